@@ -73,7 +73,7 @@ impl Routes for HostRoutes {
         let FibLookup { hop, doubtful } = lock(&self.kernel).lookup(dst, now_ms);
         let lifetime_ms = if hop == FibResult::HostStack { PENDING_MS } else { LIFETIME_MS };
         *lock(place) = Some(CachedHop { dst, hop, until_ms: now_ms + lifetime_ms });
-        // Sending one packet by the host's own stack makes it probe the neighbour.
+        // A packet that the host's own stack sends makes the stack probe the neighbour.
         if doubtful { FibResult::HostStack } else { hop }
     }
 
@@ -137,7 +137,8 @@ impl Netlink {
         };
         let RouteFound { ifindex, gateway, mtu } = match route.header.kind {
             RouteType::Unicast => way(&route),
-            // The host itself, or a multicast group: its own stack decides.
+            // The destination is the host itself or a multicast group: the host's own stack
+            // decides.
             _ => return FibResult::HostStack.into(),
         };
         let link = self.link(ifindex, now_ms);

@@ -1,9 +1,9 @@
 //! Carries out the decisions of `evener-core`.
 //!
 //! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in user
-//! space on AF_PACKET rings. Sessions are in a table in shared memory with one layout for both
-//! engines, so both share the code that lists and sweeps sessions. All unsafe code of the project
-//! is in this crate.
+//! space on AF_PACKET rings. Sessions are in a table in shared memory, with one layout for both
+//! engines. So the engines share the code that lists and sweeps sessions. All unsafe code of the
+//! project is in this crate.
 
 pub mod claim;
 pub mod events;

@@ -19,7 +19,7 @@ const USES: usize = 3;
 pub const PAUSE: Duration = Duration::from_millis(3_200);
 /// Lengths of request bodies in bytes, for requests of 1, 4 and 40 segments.
 const BODIES: [usize; 3] = [0, 5_000, 56_000];
-/// First of the ports.
+/// First of the reused ports.
 const PORT: u16 = 40_000;
 
 /// Number of reused ports in TIME-WAIT that a server meets, per client and service.

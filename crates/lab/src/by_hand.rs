@@ -15,7 +15,7 @@ use crate::farm::Farm;
 use crate::host::Host;
 use crate::wait::LONG;
 
-/// Ports of such clients. A firewall rule hides their packets from the host's own TCP.
+/// Ports of handmade connections. A firewall rule hides their packets from the host's own TCP.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 /// Retransmission timeout.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -102,7 +102,7 @@ impl ByHand {
         self.call_with(port, service, WINDOW)
     }
 
-    /// Does the same with another initial window.
+    /// Like [`ByHand::call`], with another initial window.
     pub fn call_with(&self, port: u16, service: SocketAddr, window: u16) -> Result<Call> {
         let port = PORTS.start() + port;
         ensure!(PORTS.contains(&port), "Port {port} is none of those that are made by hand");

@@ -32,7 +32,7 @@ impl Traffic {
     }
 }
 
-/// Faults are injected in the switch: between sender and receiver, like real ones, and before any
+/// Faults are injected in the switch: between sender and receiver, like real faults, and before any
 /// program on the receiver's interface.
 impl Host {
     /// Disconnects the host's links from the switch.

@@ -27,7 +27,7 @@ pub enum Method {
     Tunnel,
 }
 
-/// Running hop, attached like the XDP engine on such interfaces (tcx).
+/// Running hop, attached like the XDP engine on a farm's interfaces (tcx).
 pub struct Hop {
     _link: Box<dyn Send>,
     _object: Object,

@@ -1,5 +1,5 @@
-//! Clients that send their whole request and close their direction; servers that respond only on
-//! the test's signal.
+//! Clients that send their whole request and then close their direction, and servers that respond
+//! only on the test's signal.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -66,7 +66,7 @@ fn answer(mut stream: TcpStream, may: &AtomicBool) -> std::io::Result<()> {
 pub struct LateRequests(Vec<TcpStream>);
 
 impl LateRequests {
-    /// Opens a number of connections, sends the text on each, and closes this direction.
+    /// Opens a number of connections, sends the text on each, and closes the client's direction.
     pub fn by(client: &Host, service: SocketAddr, count: usize, text: &str) -> Result<LateRequests> {
         let connect = || -> Result<TcpStream> {
             let mut stream = client.enter(|| TcpStream::connect_timeout(&service, LONG))??;

@@ -1,9 +1,10 @@
 //! Removal of namespaces when their owner ends.
 //!
 //! Names of namespaces and folders start with the id and start time of their process. The start
-//! time distinguishes processes with a reused id. Three mechanisms remove them. Dropping the farm
-//! does. A guardian does, a small process that survives every end of its owner, even `kill -9`. If
-//! the guardian was killed too, the next farm's builder does.
+//! time distinguishes processes with a reused id. Three mechanisms remove namespaces and folders.
+//! Dropping the farm removes them. A guardian removes them after the end of the owner: a small
+//! process that survives its owner, even after `kill -9`. If the guardian was killed too, the next
+//! farm's builder removes them.
 
 use std::fs;
 use std::io;

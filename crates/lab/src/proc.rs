@@ -1,5 +1,5 @@
-//! Processes in a namespace. Dropping their [`Proc`] ends them, and at the latest the end of their
-//! farm: see [`crate::owner`].
+//! Processes in a namespace. A process ends when its [`Proc`] is dropped, and at the latest with
+//! its farm: see [`crate::owner`].
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};

@@ -1,9 +1,9 @@
 //! Servers that answer requests one after another, each in the same time: queues with a known rate
 //! on any machine.
 //!
-//! They sleep instead of computing, so three of them don't need three processors. The end of a
-//! request is computed from the end of the previous one, so a late wakeup does not slow the server
-//! down.
+//! The servers sleep instead of computing, so three servers don't need three processors. The end of
+//! a request is computed from the end of the previous request. So a late wakeup does not slow the
+//! server down.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -99,8 +99,8 @@ impl Queued {
         format!("http://{}:{PORT}", self.host.address())
     }
 
-    /// Joins a group and then reports the load each second, 10 (r + m): answered requests in the
-    /// last second, and the average number of queued requests.
+    /// Joins a group and then reports the load each second. The load is ten times the sum of two
+    /// numbers: answered requests in the last second, and the average number of queued requests.
     ///
     /// # Errors
     /// Fails if the group refuses the member.

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 /// True if the calling test has root privileges; otherwise reports the test as skipped.
 ///
-/// The report goes directly to standard error, which the test runner does not capture, in the form
-/// that the summary of `make test` counts.
+/// The report goes directly to standard error, which the test runner does not capture. The summary
+/// of `make test` counts reports in this form.
 pub fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

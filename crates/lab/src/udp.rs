@@ -43,7 +43,7 @@ impl Echo {
         })
     }
 
-    /// Starts a server that fragments its replies itself, in this order.
+    /// Starts a server that fragments its replies itself, and sends the fragments in this order.
     pub fn start_cut(farm: &Farm, host: &Host, address: SocketAddr, order: Order) -> Result<Echo> {
         let socket = bind(host, address)?;
         let cutter = Cutter::open(farm, host)?;
@@ -121,7 +121,8 @@ impl Client {
         self.answer(text)
     }
 
-    /// Does the same with a fragmented datagram, in this order. `host` is the client's host.
+    /// Like [`Client::request`], with a fragmented datagram whose fragments are sent in this order.
+    /// `host` is the client's host.
     pub fn request_truncated(&self, farm: &Farm, host: &Host, text: &str, order: Order) -> Result<String> {
         let (from, to) = (self.socket.local_addr()?, self.socket.peer_addr()?);
         Cutter::open(farm, host)?.send(from, to, text.as_bytes(), order)?;

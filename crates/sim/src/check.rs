@@ -265,8 +265,8 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
             return Err(Promise::Emptied.broken(format!("{server} was the last, and nobody is")));
         }
     }
-    // Removed servers need not stay, even if the engine refused the removal. Neither need servers
-    // that a restarted daemon does not consider up.
+    // Removed servers need not stay, even if the engine refused the removal. Servers that a
+    // restarted daemon does not consider up need not stay either.
     node.last_good = ring & node.listed() & node.up();
     Ok(())
 }
@@ -547,8 +547,8 @@ mod tests {
         assert_eq!(settled(&mut world).unwrap_err().kind(), "unhealed");
     }
 
-    /// A datagram with a changed byte, or cut at a byte, has no effect. Neither has a replayed
-    /// datagram or one of another farm.
+    /// Four kinds of datagrams have no effect: with a changed byte, cut at a byte, replayed, or
+    /// from another farm.
     #[test]
     fn changed_or_cut_datagram_is_refused_at_each_byte() {
         let mut world = World::new(6, None);

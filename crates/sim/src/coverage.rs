@@ -41,7 +41,7 @@ pub const INPUTS: &[&str] = &[
     "reported",
     "time",
 ];
-/// Names of the outputs of these directors.
+/// Names of the outputs of directors of simulated farms.
 pub const OUTPUTS: &[&str] = &[
     "announce",
     "apply",
@@ -59,7 +59,7 @@ pub const OUTPUTS: &[&str] = &[
     "send",
     "solicit",
 ];
-/// Counters of datagrams that are no reasons to reject one.
+/// Counters of datagrams that are not reasons for a rejection.
 const NO_VERDICTS: [&str; 3] = ["sent", "hellos", "ended"];
 
 /// Counters of one run, shared by all clones.

@@ -28,8 +28,8 @@ const SESSIONS: usize = 256;
 /// Key of the marks of forwarded packets.
 pub(crate) const MARK_KEY: Seed = Seed(9, 10);
 
-/// No fragments and no routes: packets of the model are never fragmented, and replies bypass the
-/// director.
+/// Memory without fragments and routes: packets of the model are never fragmented, and replies
+/// bypass the director.
 #[derive(Debug)]
 struct Nothing;
 

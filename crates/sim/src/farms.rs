@@ -197,7 +197,8 @@ impl File {
         if self.lacks(6) { CONNECTIONS_MAX } else { 0 }
     }
 
-    /// True if routes have other servers, and the second service has another address.
+    /// True if the file's routes have other servers, and the second service has another address,
+    /// than in other files.
     pub(crate) fn is_moved(self) -> bool {
         self.lacks(7)
     }

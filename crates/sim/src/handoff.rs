@@ -27,7 +27,8 @@ struct Wanted {
     path: &'static str,
     /// Path of the request's route; `None` without a route.
     route: Option<&'static str>,
-    /// Servers that may answer: with the first kind of file, and with one that moves routes.
+    /// Servers that may answer: with files whose routes are not moved, and with files whose routes
+    /// are moved.
     servers: [&'static [usize]; 2],
 }
 

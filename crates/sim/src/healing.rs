@@ -10,7 +10,8 @@ use crate::world::World;
 
 /// Time after the last fault until an every-host farm must serve everything, in milliseconds.
 const HEALED_MS: u64 = 16_000;
-/// The same time for a farm with a group, whose members may join later.
+/// Time after the last fault until a farm with a group must serve everything, in milliseconds. The
+/// group's members may join later.
 const WEB_HEALED_MS: u64 = 20_000;
 /// Time for which a host is gone, so that others take over, and time for its return, in
 /// milliseconds.

@@ -4,7 +4,7 @@
 //!
 //! The seed determines the sequence of [`Step`]s before the run. A second random sequence of the
 //! same seed determines delays and losses. So steps can be left out without changing the meaning of
-//! the others.
+//! the other steps.
 
 mod check;
 mod coverage;
@@ -136,9 +136,9 @@ pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
     Ok(refusals)
 }
 
-/// Refuses each of some changes in the engine of a farm's first node, before or between writes,
-/// while each other change waits, also with a waiting reload. Returns the number of refusals, or
-/// the first run that violates a promise.
+/// Refuses each of some changes in the engine of a farm's first node, before or between writes.
+/// Each other change waits meanwhile, in some runs together with a reload. Returns the number of
+/// refusals, or the first run that violates a promise.
 pub fn refuse_before_another(seed: u64) -> Result<usize, Box<Outcome>> {
     let (mut refusals, count) = (0, step::CHANGES.len());
     for (change, other) in (0..count).flat_map(|change| (0..count).map(move |other| (change, other))) {

@@ -14,7 +14,7 @@ impl World {
         self.hears(a, b) && self.hears(b, a)
     }
 
-    /// True if node `to` receives what node `from` sends.
+    /// True if node `to` receives the datagrams of node `from`.
     pub(crate) fn hears(&self, to: usize, from: usize) -> bool {
         let plugged = |node: usize| self.nodes[node].has_carrier;
         let is_deaf = self.deaf >> (to * SERVERS + from) & 1 == 1;

@@ -85,8 +85,9 @@ pub(crate) struct Node {
     pub(crate) operator: OperatorStates,
     /// Offset of the wall clock in milliseconds.
     pub(crate) wall_off_ms: i64,
-    /// State as a server: time since when its operator lets it take connections, the sockets in its
-    /// kernel by client and port, and the tunnels that it accepts.
+    /// State of the node as a server. First, the time since when its operator lets it take
+    /// connections. Then the sockets in its kernel by client and port, and the tunnels that it
+    /// accepts.
     pub(crate) wanted_since_ms: Option<u64>,
     pub(crate) sockets: BTreeSet<(usize, u16)>,
     pub(crate) tunnels: server::Tables,

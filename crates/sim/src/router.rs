@@ -95,8 +95,8 @@ pub(crate) fn connect(world: &mut World, client: usize, port: u16) -> Result<(),
     Ok(())
 }
 
-/// Sends a segment of a client's connection and checks that the owner gets it, if the connection
-/// must have been kept and the owner is reachable.
+/// Sends a segment of a client's connection. If the connection must have been kept and its owner is
+/// reachable, checks that the owner gets the segment.
 pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
     let Connection { vip, port, ref server, lost, began_ms, .. } = connection;

@@ -84,11 +84,11 @@ pub enum Step {
     Report(usize, usize),
     /// The operator drains a server for one of its consumers, by the consumer's number.
     DrainOf(usize, usize),
-    /// The operator ends that drain.
+    /// The operator ends a drain for one consumer.
     UndrainOf(usize, usize),
     /// The operator puts a server in maintenance for one of its consumers.
     SuspendOf(usize, usize),
-    /// The operator ends that maintenance.
+    /// The operator ends maintenance for one consumer.
     ResumeOf(usize, usize),
     /// An external program ranks the servers of a name anew.
     Rank(usize),

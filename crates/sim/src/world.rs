@@ -570,7 +570,8 @@ impl World {
         self.works[server] && (self.kind == Kind::EveryHost || self.is_reached(node, server))
     }
 
-    /// True if messages between a node and a server arrive; for servers that are separate hosts.
+    /// True if messages between a node and a server arrive. Only for servers that are separate
+    /// hosts.
     pub(crate) fn is_reached(&self, node: usize, server: usize) -> bool {
         self.answers[server] && self.nodes[node].has_carrier
     }

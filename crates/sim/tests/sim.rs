@@ -11,15 +11,16 @@ use evener_sim::{
     run, run_with, shrink, storm_of_joins,
 };
 
-/// Farms of a test run, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
+/// Number of farms of a test run, multiplied by `EVENER_VOLUME`. docs/developers/proof.md has the
+/// measurement.
 const SEEDS: u64 = 1_000;
-/// Farms in which a defect shows, at the latest.
+/// Maximum number of farms that are run until a defect shows.
 const SEEDS_OF_A_DEFECT: u64 = 1_000;
 
-/// Seeds one after the other that have farms of all kinds.
+/// Number of consecutive seeds that cover all kinds of farms.
 const KINDS: u64 = 6;
 
-/// The first seed, of as many, whose farm is not as it should be. All processors look.
+/// Returns the first seed, up to `seeds`, whose farm is wrong. Runs farms on all processors.
 fn first(seeds: u64, is_wrong: impl Fn(u64) -> bool + Sync) -> Option<u64> {
     let (next, found) = (AtomicU64::new(1), AtomicU64::new(u64::MAX));
     let look = || {
@@ -41,12 +42,13 @@ fn first(seeds: u64, is_wrong: impl Fn(u64) -> bool + Sync) -> Option<u64> {
     Some(found.into_inner()).filter(|seed| *seed <= seeds)
 }
 
-/// So much happens in each, and one in fifty has more than thirty hosts.
+/// True if too little has happened in a run for its result to count.
 fn is_small(outcome: &Outcome) -> bool {
     outcome.hosts < 4 || outcome.clients < 20 || outcome.facts < 500 || outcome.faults() < 3
 }
 
-/// Each promise had something to decide, and directors were told and ordered everything.
+/// Checks that each promise was tested in a relevant state, and that directors got all kinds of
+/// inputs and gave all kinds of outputs.
 fn all_is_met(covered: &Counts) {
     let promises = Promise::ALL.iter().map(|promise| (Topic::Promise, promise.name()));
     let inputs = INPUTS.iter().map(|name| (Topic::Input, *name));
@@ -102,7 +104,7 @@ fn each_defect_breaks_a_promise() {
     }
 }
 
-/// Not by chance, but each: of every kind of farm, and of twelve changes.
+/// Refuses each write in turn, of each of twelve changes, in farms of every kind.
 #[test]
 fn engine_that_fails_at_any_write_breaks_no_promise() {
     for seed in 1..=KINDS {
@@ -129,7 +131,7 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
-/// A group has 1,024 members that join, at the most.
+/// A group accepts at most 1,024 members that join.
 #[test]
 fn storm_of_ten_thousand_joins_takes_no_client_from_working_members() {
     let outcome = storm_of_joins(10_000);

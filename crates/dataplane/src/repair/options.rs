@@ -103,8 +103,8 @@ impl TcpInfo {
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
         let timestamp: u32 = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
-        // Since Linux 6.7 the lowest bit is the clock's unit and not part of the time, so the last
-        // sent timestamp may be larger by one. The next one must not be smaller.
+        // Since Linux 6.7, the lowest bit is the clock's unit and not part of the time. So the last
+        // sent timestamp may be larger by one, and the next timestamp must not be smaller.
         let timestamp = (timestamp | 1).wrapping_add(1);
         Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),

@@ -23,8 +23,8 @@ const PACKET_MAX: usize = 65_535;
 /// most `mss` bytes of data and options. Returns no packets if `unread` is empty.
 ///
 /// The packets equal those of the client except for the timestamp. The client's clock is unknown
-/// here, so its value is zero: the kernel takes zero for no timestamp, and later values don't
-/// contradict it (RFC 7323, section 5.3). The echoed timestamp is the service's clock at the time
+/// here, so the timestamp is zero: the kernel takes zero for no timestamp, and later values don't
+/// contradict zero (RFC 7323, section 5.3). The echoed timestamp is the service's clock at the time
 /// of saving, so that the server's clock can continue from it.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);

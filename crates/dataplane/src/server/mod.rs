@@ -1,6 +1,6 @@
-//! Kernel programs of a server: `bpf/server/server.bpf.c`. They decapsulate packets from the farm's
-//! directors, clamp the MSS that the server announces to fit the tunnel, and create connections
-//! from segments that directors hand off.
+//! Kernel programs of a server: `bpf/server/server.bpf.c`. The programs decapsulate packets from
+//! the farm's directors, and clamp the server's announced MSS so that segments fit the tunnel. They
+//! also create connections from segments that directors hand off.
 //!
 //! Maps and links are pinned, so the programs run on while the agent is stopped, killed or
 //! upgraded. The next agent adopts them.
@@ -384,8 +384,8 @@ impl ServerPrograms {
         Err(ProgramError::Attach { ifindex, source: refusal })
     }
 
-    /// Pins a link. Another host's agent may just have removed the folder as the remains of a
-    /// removed namespace with the same inode number; then the folder is made again.
+    /// Pins a link. The agent of another network namespace may just have removed the folder, as
+    /// remains of a removed namespace with the same inode number. Then the folder is created again.
     fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ProgramError> {
         let mut pinned = link.pin(path);
         if pinned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {

@@ -78,8 +78,8 @@ impl SocketSnapshot {
         NO_SOCKET.contains(&self.state).then_some(self.plain != 0 && self.answered_end == send_next)
     }
 
-    /// True if the process has read the last request and no bytes came later, and the response to
-    /// this request is complete and sent, with no bytes written later.
+    /// True if the process has read the last request, and no bytes came later. The response to this
+    /// request must be complete and sent, with no bytes written later.
     fn rests(&self) -> bool {
         let is_read = self.receive_next == self.request_end && self.copied == self.request_end;
         let is_known = self.answered_begin == self.answer_begin && self.answered_end != self.answered_begin;

@@ -301,7 +301,7 @@ impl Program {
     }
 
     /// Writes the previous hash table, which exists only once. Until the VIPs refer to the new
-    /// ring, the old ring is used with the new previous table, which is an equally good second
+    /// ring, the old ring is used with the new previous table. That table is an equally good second
     /// choice.
     fn write_previous(&self, service: u16, ring: &Ring) {
         let at = usize::from(service) * abi::PREVIOUS_WORDS;

@@ -11,7 +11,7 @@ use super::attach::Hook;
 use super::program::{Program, TableSizes, refused};
 use crate::{Counters, EngineError};
 
-/// Any value with mixed bits is suitable.
+/// Hash key. Any value with mixed bits is suitable.
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 
 /// Loads the director's program for `hook` with the smallest tables and without attaching it, to

@@ -12,8 +12,9 @@ use crate::EngineError;
 /// Map of maps, written only because the update waits. Since Linux 4.20 an update of a map of maps
 /// returns when every program that began earlier has ended, so that user space may rely on it
 /// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c: `synchronize_rcu`). Programs run between
-/// `rcu_read_lock` and `rcu_read_unlock`. membarrier(2) happens to wait for the same, but does not
-/// guarantee it. Besides, it does nothing on one CPU and fails under `nohz_full`.
+/// `rcu_read_lock` and `rcu_read_unlock`. membarrier(2) happens to wait for these programs, too,
+/// but does not guarantee that. Besides, membarrier does nothing on one CPU and fails under
+/// `nohz_full`.
 pub(super) struct GraceMap {
     outer: MapHandle,
     inner: MapHandle,

@@ -34,7 +34,7 @@ impl Program {
         Ok(multiplier)
     }
 
-    /// Returns the table of an earlier daemon.
+    /// Returns the peers that an earlier daemon has written.
     pub(super) fn adopted_peers(&self) -> BTreeSet<Mac> {
         match self.peers_in[0].load(Relaxed) {
             0 => BTreeSet::new(),

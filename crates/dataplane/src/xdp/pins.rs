@@ -231,9 +231,9 @@ pub(super) fn clear_stale(own: &Path) {
 }
 
 /// Removes the folders beside `own`, and `own` itself, that are `gone`: none of their links has an
-/// interface. A lock admits one process at a time. Without it, a process could check an old folder,
-/// while another process with the same namespace number clears it and pins anew, and then remove
-/// the new pins.
+/// interface. A lock admits one process at a time. Without the lock, a process could find an old
+/// folder stale and remove it. Meanwhile, another process with the same namespace number could have
+/// cleared the folder and pinned anew.
 pub(crate) fn clear_gone(own: &Path, gone: impl Fn(&Path) -> bool) {
     let Some(root) = own.parent() else { return };
     let Ok(entries) = fs::read_dir(root) else { return };

@@ -97,7 +97,8 @@ pub(super) struct TableSizes {
     pub(super) sessions_max: usize,
     pub(super) sessions6_max: usize,
     pub(super) seed: Seed,
-    /// Also for an adopted data plane; `None` for `seed`, or for the seed in force.
+    /// Key of the hash tables, also for an adopted data plane. `None` uses `seed`, or the seed in
+    /// force.
     pub(super) ring_seed: Option<Seed>,
     /// True if a test sets the clock.
     pub(super) clock_is_given: bool,
@@ -403,7 +404,8 @@ impl Program {
         self.readings.slots.store(Arc::new(slots.copied().collect()));
     }
 
-    /// Adds a server's counters to the counters of removed servers, and resets the server's.
+    /// Adds a server's counters to the counters of removed servers, and resets the server's
+    /// counters.
     pub(super) fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         let had = self.readings.server(slot)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;

@@ -16,7 +16,7 @@ use super::memory::KernelMemory;
 use super::program::refused;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
 
-/// Largest gap of unused slots that is read along.
+/// Largest gap of unused slots that is read together with the slots around it.
 const GAP_MAX: u16 = 8;
 /// Maximum number of slots per system call.
 const TOGETHER_MAX: usize = 1024;
@@ -32,7 +32,7 @@ pub(super) struct KernelReadings {
 }
 
 impl KernelReadings {
-    /// Returns a server's counters: sum of the kernel's and user space's.
+    /// Returns a server's counters: the sum of the kernel's counters and of user space's counters.
     pub(super) fn server(&self, slot: u16) -> Result<ServerCounters, EngineError> {
         let values = per_cpu(&self.server_stats, "server_stats", slot.into())?;
         Ok(server_counters(values.iter().map(Vec::as_slice)) + self.memory.counted(slot))

@@ -58,7 +58,7 @@ fn programs(ifindex: u32) -> Vec<String> {
     assert_eq!(answer, 0);
     let names: BTreeMap<u32, String> =
         ProgInfoIter::default().map(|info| (info.id, info.name.to_string_lossy().into_owned())).collect();
-    // A program can disappear between the two queries. An empty name stands for it.
+    // A program can disappear between the two queries. An empty name stands for such a program.
     ids[..count as usize].iter().map(|id| names.get(id).cloned().unwrap_or_default()).collect()
 }
 

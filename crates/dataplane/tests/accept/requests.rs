@@ -48,7 +48,7 @@ fn unusual_request_makes_exchange_unclear() {
     });
 }
 
-/// RFC 9112, section 2.2.
+/// Servers ignore empty lines before a request (RFC 9112, section 2.2).
 #[test]
 fn an_empty_line_between_requests_leaves_no_doubt() {
     where_turns_are_followed(|world| {

@@ -28,7 +28,8 @@ const XDP_PASS: u64 = 2;
 const XDP_TX: u64 = 3;
 
 /// A path of an established session, and the limit of instructions for its packet. The limit is
-/// slightly above the current number. The clock is fixed here: reading it takes three more.
+/// slightly above the current number. The clock is fixed here: reading the clock takes three more
+/// instructions.
 struct Kind {
     name: &'static str,
     protocol: Protocol,

@@ -1,5 +1,5 @@
-//! Packets that mostly make sense: from clients, from servers that answer, from routers that
-//! write_error.
+//! Packets that mostly make sense: from clients, from servers that answer, from routers that send
+//! errors.
 
 use std::net::IpAddr;
 
@@ -208,7 +208,8 @@ pub fn plan() -> impl Strategy<Value = Plan> {
 }
 
 impl Plan {
-    /// The frame; `None` where there is nothing to answer or to write_error about yet.
+    /// Returns the frame. `None` if no packet was forwarded yet that a reply or an ICMP error could
+    /// refer to.
     pub fn frame(&self, seen: &[Vec<u8>]) -> Option<Vec<u8>> {
         let back = |back: usize| seen.len().checked_sub(back + 1).and_then(|at| Packet::read(&seen[at]));
         let mut frame = match &self.kind {

@@ -90,7 +90,7 @@ impl Kernel {
         }
     }
 
-    /// Advances the clocks of both.
+    /// Advances the clocks of the core and of the C program.
     fn pass(&self, core: &mut Core, ticks: u32) {
         core.now = core.now.wrapping_add(ticks);
         self.engine.set_clock(core.now);
@@ -167,7 +167,8 @@ fn sessions(memory: &Memory<'_>, now: u32) -> Vec<String> {
     sessions
 }
 
-/// Passes a frame to both, compares the results, and returns the core's result.
+/// Passes a frame to the core and to the C program, compares the results, and returns the core's
+/// result.
 fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, Vec<u8>)>, TestCaseError> {
     let hook = c.hook;
     let (verdict, bytes) = match c.engine.test_run(hook, before) {

@@ -9,7 +9,8 @@ use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEven
 
 use crate::world::{OWN, client};
 
-/// The filter matches few clients, so packets of the others take the path without a trace.
+/// Returns a filter that matches few clients, so that packets of other clients take the path
+/// without a trace.
 pub fn watch() -> TraceFilter {
     let clients = [(false, 0), (false, 1), (true, 0), (true, 12)].map(|(v6, number)| client(v6, number));
     TraceFilter { connections: true, clients: clients.into() }

@@ -79,7 +79,7 @@ fn play(bench: &Bench, engine: &dyn Engine) {
     assert_eq!(receive(&bench.server, Duration::from_millis(700)), None);
     are_lost(engine, 1);
 
-    // A flood of such fragments holds at most 256 frames, and other packets still pass.
+    // During a flood of later fragments, at most 256 frames are held, and other packets still pass.
     for _ in 0..2 {
         for id in 100..250 {
             let [_, later] = fragments(bench, 1000, id);

@@ -204,7 +204,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         apply(&mut engine, both.clone());
         let first: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_SYN)).collect();
         assert!(matches!(start(), Err(EngineError::System { .. })), "two must not share a file");
-        // Nothing is undone after a kill, and the same holds after a drop.
+        // Like a kill, a drop undoes nothing.
         drop(engine);
         make_older(&file);
 

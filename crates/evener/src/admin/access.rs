@@ -1,6 +1,6 @@
 //! Access over TCP. A web page must not reach the farm through a permitted user's browser (DNS
-//! rebinding), so each request must name this host. An address that is not loopback requires a
-//! token.
+//! rebinding), so each request must name this host. Clients of an address that is not loopback need
+//! a token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,13 +105,13 @@ impl Access {
         let mut fields = request.headers().get_all(HOST).iter();
         let named = match (fields.next(), fields.next()) {
             (Some(host), None) => Some(host.to_str().map_err(|_| malformed())?),
-            // HTTP/1.0 probes have no Host field. Every browser sends one.
+            // HTTP/1.0 probes have no Host field. Every browser sends a Host field.
             (None, _) if request.version() < Version::HTTP_11 => None,
             _ => return Err(malformed()),
         };
         let named = named.map(|host| host.parse::<Authority>().map_err(|_| malformed())).transpose()?;
         // The host in the request line takes precedence over the field (RFC 9112, section 3.2.2).
-        // Both must be right.
+        // The request line and the field must both name this host.
         for host in named.iter().chain(request.uri().authority()) {
             if !self.is_this(host.host(), reached) {
                 let message = format!(
@@ -188,7 +188,8 @@ impl Access {
         })?;
         let tokens = tokens.ok_or_else(unreadable)?;
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
-        // A member's token is not in this file. The group's own check comes later.
+        // The token may be a group member's, which the token file doesn't list. The group checks it
+        // later.
         if holder.is_some() || !sent.path.starts_with(GROUPS) {
             self.throttle().looked_up(now_ms, from, holder.is_some());
         }
@@ -231,7 +232,7 @@ impl Access {
         changes.count(now_ms, &caller.author.by)
     }
 
-    /// Returns the holder of the client's certificate, if it has a role here.
+    /// Returns the holder of the client's certificate, if the file gives the certificate a role.
     async fn certified(&self, sent: &Credentials) -> Option<Holder> {
         let certificates = self.certificates.as_ref()?;
         let PeerNames(names) = sent.names.as_ref()?;
@@ -292,7 +293,7 @@ pub(super) async fn guard(
             }
             drop(request.extensions_mut().insert(caller));
         }
-        // The control loop requires a credential of the group then.
+        // The request may have a credential of the group instead, which the control loop checks.
         Err(_) if request.uri().path().starts_with(GROUPS) => is_unknown = sent_token,
         Err(failure) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;

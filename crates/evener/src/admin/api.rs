@@ -29,15 +29,15 @@ use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, S
 use crate::cli::ClientArg;
 use crate::views::{self, ViewSource};
 
-/// Timeout of the control loop's answer.
+/// Timeout of the control loop's reply.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a reload.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
-/// Timeout of a healthy daemon's answer.
+/// Timeout of a healthy daemon's response.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum length of a body that the request doesn't need, in bytes.
 const BODY_BYTES: usize = 4 * 1024;
-/// Maximum number of sessions in an answer on the TCP port, which bounds the daemon's memory.
+/// Maximum number of sessions in a response on the TCP port, to bound the daemon's memory.
 const SESSIONS_READ_ONLY: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub(super) struct Api {
     pub(super) ready: Arc<CachedReadiness>,
     /// True if clients may change the farm without a token.
     pub(super) may_change: bool,
-    /// Maximum number of sessions in an answer.
+    /// Maximum number of sessions in a response.
     sessions_max: usize,
 }
 
@@ -97,7 +97,7 @@ pub(super) enum Entrance {
 }
 
 /// Routes of a group's members. A client with access to views may read the group. A client with a
-/// token of the group may do the same as at the group's own address.
+/// token of the group may send the same messages as at the group's own address.
 pub(super) fn group_members() -> MethodRouter<Api> {
     get(groups::members)
         .post(groups::add)
@@ -152,7 +152,7 @@ impl From<PathRejection> for ApiError {
 
 pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
-/// Sends a request to the control loop, and waits for the answer until the timeout.
+/// Sends a request to the control loop, and waits for the reply until the timeout.
 pub(super) async fn send_request<T>(
     control: &Handle,
     timeout: Duration,

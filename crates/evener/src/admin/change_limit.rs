@@ -8,7 +8,7 @@ pub(super) const CHANGES_A_MINUTE: u32 = 60;
 const MINUTE_MS: u64 = 60_000;
 
 /// Start of each holder's current minute, and the changes in it. Only the operator's tokens and
-/// certificates have holders, so there are few.
+/// certificates have holders, so the map stays small.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLimit(BTreeMap<String, (u64, u32)>);
 

@@ -16,22 +16,22 @@ use crate::http;
 use crate::runtime::folders;
 use crate::runtime::lock::Lock;
 
-/// Timeout, longer than the daemon's own, so that the daemon's error arrives.
+/// Timeout of a request, longer than the daemon's own timeouts, so that the daemon's error arrives.
 const TIMEOUT: Duration = Duration::from_secs(65);
-/// Maximum length of an answer in bytes: some four million sessions.
+/// Maximum length of a response in bytes, enough for some four million sessions.
 const ANSWER_BYTES: usize = 1 << 30;
 
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No daemon listens on the socket.
     #[error("no daemon answers on {path}; {hint}")]
     NoDaemon {
         /// Path of the admin socket.
         path: String,
         hint: &'static str,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("permission denied on {path}: run this command as the daemon's user, usually root")]
     Forbidden {
         /// Path of the admin socket.
@@ -46,10 +46,10 @@ pub enum ClientError {
         /// Path of the admin socket.
         path: String,
     },
-    /// The daemon said no more.
+    /// The daemon closed the connection without a response.
     #[error("the daemon closed the connection: it has stopped")]
     Ended,
-    /// The bytes that came are no answer.
+    /// The response can't be parsed.
     #[error("the answer on {path} is invalid: {why}; has the daemon the same version as this command?")]
     Garbled {
         /// Path of the admin socket.
@@ -78,7 +78,7 @@ impl Client {
     /// Reads a view.
     ///
     /// # Errors
-    /// If the daemon is unreachable, refuses, or answers with something else.
+    /// If the daemon is unreachable or refuses, or if its response can't be parsed.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.request(Method::GET, path, None).await
     }
@@ -190,7 +190,7 @@ fn no_daemon_hint() -> &'static str {
     }
 }
 
-/// An answer that goes on.
+/// Response that the daemon sends line by line.
 #[derive(Debug)]
 pub struct LineStream {
     body: BodyDataStream,

@@ -45,7 +45,7 @@ pub fn run(command: &Command) -> Exit {
             request(&args.view, HttpMethod::Post, path, done)
         }
         Command::Reopen(view) => request(view, HttpMethod::Post, "/v1/reopen", done),
-        // Printed while the answer arrives.
+        // Printed while the response arrives.
         Command::Services(args) => {
             listing::run::<ServiceView>(&args.list, args.state.as_deref()).map(|()| String::new())
         }
@@ -114,7 +114,7 @@ pub(super) enum CommandError {
     Json(serde_json::Error),
     #[error("failed to write the answer: {0}")]
     Output(io::Error),
-    /// A file of the command line.
+    /// A file that the command line names can't be read.
     #[error("failed to read {path}: {why}")]
     File { path: String, why: String },
     /// The service does not exist.
@@ -133,7 +133,7 @@ enum HttpMethod {
     Post,
 }
 
-/// Sends a request, and formats the answer.
+/// Sends a request, and formats the response.
 fn request<T: DeserializeOwned + Serialize>(
     view: &ViewArgs,
     order: HttpMethod,
@@ -189,7 +189,7 @@ fn done(done: &CommandResult, page: Page) -> String {
 /// Shows sessions. On a terminal the number is limited by default.
 fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
     let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
-    // Requests one more session, to detect if there are more.
+    // Requests one session more than is shown, to detect if there are more.
     let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
     let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];

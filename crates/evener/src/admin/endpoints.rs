@@ -1,4 +1,5 @@
-//! Table of all paths of the API. The router, its description and the manual are generated from it.
+//! Table of all paths of the API. The router, the API's description and the manual are generated
+//! from this table.
 
 use std::fmt;
 
@@ -23,7 +24,7 @@ pub struct ApiMethod {
     /// Query parameters, separated by commas.
     pub query: &'static str,
     pub about: &'static str,
-    /// Required role. A credential of the group also suffices for groups' paths.
+    /// Required role. For the paths of a group, a credential of the group suffices, too.
     pub role: Role,
     /// Name of the body's schema in the description.
     pub body: Option<&'static str>,

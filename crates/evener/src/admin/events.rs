@@ -54,7 +54,8 @@ pub(super) async fn events(
         ));
     }
     let (past, listener) = api.farm.listen(since_seconds.map(Duration::from_secs));
-    // The head of the response signals that the client gets every event from now on.
+    // Sent at once, with the head of the response, to signal that the client gets every event from
+    // now on.
     let first_line = stream::iter([": listening\n\n".to_owned()]);
     let past = stream::iter(past).map(|event| message(&EventStreamItem::Event(event)));
     let live =

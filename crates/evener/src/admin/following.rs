@@ -18,7 +18,7 @@ pub(super) struct StreamRequest<'a> {
     /// Line printed on standard error once an endless stream has begun, so that standard output
     /// contains only data.
     pub(super) first_line: &'a str,
-    /// True if the stream ends by itself. Otherwise its end is an error.
+    /// True if the daemon may end the stream. Otherwise the end of the stream is an error.
     pub(super) ends: bool,
     pub(super) time: Option<Duration>,
     /// Maximum number of lines.

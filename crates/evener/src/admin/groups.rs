@@ -99,8 +99,8 @@ pub(super) async fn members(
     send_message(&api, name, sender, GroupMessage::Query).await
 }
 
-/// The body must have the media type of JSON. A page in a browser can't send that without a
-/// preflight request.
+/// The body must have the media type of JSON. A page in a browser can't send this media type
+/// without a preflight request.
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
@@ -133,7 +133,7 @@ pub(super) async fn remove(
     send_message(&api, name, sender, GroupMessage::Exit(urls)).await
 }
 
-/// The report is checked like its text form.
+/// Handles a report, which is checked like a LOAD-INFORM message in text.
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
@@ -179,7 +179,7 @@ impl FromRequestParts<Api> for GroupSender {
         if api.may_change {
             return Ok(GroupSender::Operator);
         }
-        // The server sets it for each connection.
+        // The server sets the peer's address for each connection.
         let Peer(from) = parts.extensions.get().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
         let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         Ok(GroupSender::Stranger { from: *from, authorization: authorization.map(str::to_owned) })

@@ -61,10 +61,10 @@ pub struct Scrape {
     pub process: Process,
 }
 
-/// Formats all metrics. They are computed from the views at each scrape, so no metrics of removed
-/// servers remain.
+/// Formats all metrics. Metrics are computed from the views at each scrape, so no metrics of
+/// removed servers remain.
 pub fn text(scrape: Scrape, format: Format) -> String {
-    // Close to the size of a large farm's text, so that it isn't copied as it grows.
+    // Close to the size of a large farm's text, so that the text isn't copied as it grows.
     let bytes = (64 << 10) + (scrape.farm.servers.len() << 10);
     let mut usual = Registry::default();
     usual.register_collector(Box::new(scrape.process));
@@ -219,7 +219,7 @@ impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
         each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
     }
 
-    /// The name in the text ends in `_total`.
+    /// Writes a counter. The encoder appends `_total` to the name.
     fn counter(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         each(metric, self.things, self.labels, |metric, thing| {
@@ -227,7 +227,8 @@ impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
         })
     }
 
-    /// The name in the text ends in `_seconds`. Objects with an unknown value are omitted.
+    /// Writes a duration. The encoder appends `_seconds` to the name. Objects with an unknown value
+    /// are omitted.
     fn seconds(&mut self, name: &str, help: &str, value: impl Fn(&T) -> Option<f64>) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         let known = self.things.iter().filter(|thing| value(thing).is_some());

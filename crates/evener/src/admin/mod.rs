@@ -1,7 +1,8 @@
 //! Administration of a running farm: the HTTP API, the metrics, and the commands that use the API.
 //! The API is available on a Unix socket and, restricted by roles, on a TCP port.
 //!
-//! [`crate::views`] defines the stable names. All other modules here transport them.
+//! [`crate::views`] defines the stable names. The modules of this folder format and transport the
+//! views.
 
 mod access;
 mod api;

@@ -26,7 +26,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Reads the current values. Unreadable ones are 0.
+    /// Reads the current values. Values that can't be read are 0.
     pub fn read() -> Process {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();

@@ -28,7 +28,7 @@ impl Progress {
         (Progress(Arc::new(stage)), seen)
     }
 
-    /// Records that the sender has access, and an answer begins.
+    /// Records that the sender has access and the request is being answered.
     pub(super) fn begin_answer(&self) {
         self.0.send_replace(Stage::Answering);
     }

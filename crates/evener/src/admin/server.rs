@@ -43,7 +43,7 @@ pub(super) const STREAMS: usize = 256;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum duration of a connection, which carries one request, unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for an evicted connection to finish its answer.
+/// Time for an evicted connection to finish its response.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without progress after which a blocked write fails. A stream's frame may be as large as the
 /// farm.
@@ -172,7 +172,7 @@ impl AdminSockets {
 struct SocketLimits {
     connections: ConnectionLimit,
     streams: ConnectionLimit,
-    /// Slots for evicted connections that finish their answer.
+    /// Slots for evicted connections that finish their response.
     finishing: Semaphore,
 }
 
@@ -296,7 +296,7 @@ async fn serve(
             slot.unless_evicted(connection).await
         }
         Some(done) => done,
-        // An answer in progress is finished, since its order may have been executed.
+        // A response in progress is finished, since the requested change may already be in force.
         None if *stage.borrow() == Stage::Answering => match limits.finishing.try_acquire() {
             Ok(_place) => {
                 drop(slot);

@@ -46,8 +46,8 @@ pub struct StateView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeResult {
     pub message: String,
-    /// Tag of the resulting farm. For a dry run, tag of the farm in force, on which the change
-    /// itself can be made conditional.
+    /// Tag of the resulting farm. For a dry run, tag of the farm in force, which the real change
+    /// can require.
     pub tag: String,
     /// Increases with each change.
     pub generation: u64,
@@ -272,7 +272,7 @@ impl FromRequestParts<Api> for ChangeRequest {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<ChangeRequest, ApiError> {
-        // Each entrance identifies the caller.
+        // Both the Unix socket and the TCP port add the caller to each request.
         let caller = parts.extensions.get().cloned();
         let caller = caller.ok_or_else(|| {
             ApiError(StatusCode::INTERNAL_SERVER_ERROR, "The sender of this request is unknown.".to_owned())
@@ -317,8 +317,8 @@ impl From<OrderError> for ApiError {
     }
 }
 
-/// The body must have the media type of JSON. A page in a browser can't send that without a
-/// preflight request.
+/// The body must have the media type of JSON. A page in a browser can't send this media type
+/// without a preflight request.
 fn json(body: Body) -> Result<JsonValue, ApiError> {
     let Json(value) = body?;
     Ok(value)

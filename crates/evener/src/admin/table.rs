@@ -140,7 +140,7 @@ pub(super) fn servers(servers: &[ServerView], is_shown: impl Fn(&ServerView) -> 
     table(&shared, "There are no servers.", columns, |(server, _)| server_note(server), page)
 }
 
-/// Formats a weight, with the effective one if it differs.
+/// Formats a weight, with the effective weight if it differs.
 fn weight(server: &ServerView) -> String {
     match is_spared(server) || stands_by(server) {
         true => format!("{}/{}", (server.effective_weight * 10.0).round() / 10.0, server.weight),
@@ -299,7 +299,8 @@ pub(super) fn status(status: &StatusView, page: Page) -> String {
     ];
     // Without an engine there are never sessions.
     if status.engine != "none" {
-        // The table takes some more than it is made for, until new sessions claim_candidate others.
+        // The table holds somewhat more sessions than its nominal maximum, before new sessions
+        // evict others.
         let percent = match status.sessions > status.sessions_max {
             true => "full".to_owned(),
             false => share(status.sessions, status.sessions_max),
@@ -424,7 +425,6 @@ fn sentence(text: &str) -> String {
     if text.ends_with(['.', '!', '?']) { text } else { format!("{text}.") }
 }
 
-/// A column with the lines of its cells.
 /// Minimum width of a column of names whose names are broken into lines.
 const NARROWEST: usize = 12;
 
@@ -471,8 +471,8 @@ impl FilledColumn {
 }
 
 /// Formats rows under their headings, and notes under each row. `empty` is the text if there is no
-/// row. Columns without any content are omitted, and so are omittable ones that `page` has no room
-/// for.
+/// row. Columns without any content are omitted, and so are omittable columns that `page` has no
+/// room for.
 fn table<T>(
     rows: &[T],
     empty: &str,

@@ -31,8 +31,8 @@ impl AdminTlsServer {
         Ok(AdminTlsServer { files, read: Mutex::new(read) })
     }
 
-    /// Returns the configuration from the current files. While they are invalid, returns the
-    /// previous one.
+    /// Returns the configuration from the current files. While the files are invalid, returns the
+    /// previous configuration.
     pub(super) fn current(&self) -> Arc<ServerConfig> {
         let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let now = times(&self.files);

@@ -48,8 +48,8 @@ impl<'a> ServedService<'a> {
         ServedService { service, own, listeners: BTreeMap::new() }
     }
 
-    /// True if packets arrive in tunnels. In every-host farms any packet may, from a host that
-    /// isn't on the link or by a second chance.
+    /// True if packets arrive in tunnels. In every-host farms, any packet may arrive in one: from a
+    /// host that isn't on the link, or by a second chance.
     pub(super) fn has_tunnels(&self) -> bool {
         self.service.method.encapsulates() || self.service.is_on_every_host()
     }
@@ -76,7 +76,7 @@ impl<'a> ServedService<'a> {
         self.is_handed_over() && self.listeners.is_empty() && hops.any(|hop| hop.gateway.is_some())
     }
 
-    /// True if tunnels are the usual way of packets, not the exception.
+    /// True if packets usually arrive in tunnels.
     fn is_tunnelled(&self, network: &Network) -> bool {
         let is_far = |address: IpAddr| network.next_hop(address).is_some_and(|hop| hop.gateway.is_some());
         self.service.method.encapsulates()
@@ -88,8 +88,8 @@ impl<'a> ServedService<'a> {
         self.service.addresses.iter().map(|address| address.ip()).collect()
     }
 
-    /// Returns the targets of directors' probes that are no address of the service: a port of their
-    /// own, or TCP for a UDP service.
+    /// Returns the targets of directors' probes that differ from the service's addresses: another
+    /// port, or TCP for a UDP service.
     fn probes(&self) -> impl Iterator<Item = VipKey> {
         let service = self.service;
         let are_tcp = matches!(service.health.kind, HealthKind::Tcp | HealthKind::Http { .. });
@@ -114,16 +114,17 @@ impl<'a> ServedService<'a> {
 /// Mode of a service address on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArpMode {
-    /// Not at all: packets have the server's own address.
+    /// The server does not hold the address, because packets have the server's own address.
     Absent,
-    /// Without an answer to ARP or neighbour solicitations.
+    /// The server holds the address, and does not answer ARP or neighbour solicitations for it.
     Silent,
-    /// With answers, by which directors discover the server.
+    /// The server holds the address and answers. Directors discover the server by its ARP and
+    /// neighbour replies.
     Answering,
 }
 
-/// Returns the services that this host serves, or a sentence on why there are none. Empty if the
-/// host only reports its load.
+/// Returns the services that this host serves, or a sentence on why there are none. The list is
+/// empty if the host only reports its load.
 pub(super) fn roles<'a>(
     config: &'a Config,
     identity: &AgentIdentity,
@@ -175,8 +176,8 @@ fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &
         })
 }
 
-/// Returns the every-host services of this host, and the handoff services with connections that are
-/// read here.
+/// Returns the every-host services of this host, and the handoff services whose connections this
+/// host reads.
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,
@@ -224,7 +225,7 @@ pub(super) struct DesiredState {
 /// Facts about this host that the desired state depends on, besides the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
-    /// Software interfaces. Their drivers gain nothing from early programs.
+    /// Software interfaces. XDP programs in the drivers of such interfaces save no time.
     pub(super) software: BTreeSet<u32>,
     /// `net.ipv4.conf.all.rp_filter`.
     pub(super) reverse_path_filter: u32,
@@ -232,7 +233,8 @@ pub(super) struct HostFacts {
     pub(super) hook: Option<Hook>,
     /// Key that verifies marks of other hosts, in an every-host farm.
     pub(super) mark_key: Option<Seed>,
-    /// Interfaces of this host's director. Packets with invalid marks must be dropped there.
+    /// Interfaces of this host's director. Packets with invalid marks must be dropped on these
+    /// interfaces.
     pub(super) deciding: BTreeSet<u32>,
 }
 
@@ -254,8 +256,8 @@ pub(super) fn desired(
         desired.addresses.insert(PlacedAddress { interface: loopback(network), address: *address });
     }
     for address in answering.difference(&silent) {
-        // IPv6 never answers for addresses on lo. IPv4 doesn't either if other addresses must be
-        // silent.
+        // IPv6 never answers for addresses on lo. IPv4 doesn't either, if `arp_ignore` is set
+        // because other addresses must be silent.
         let on_loopback = address.is_ipv4() && !keeps_silent;
         let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
         desired.addresses.insert(PlacedAddress { interface, address: *address });
@@ -293,15 +295,15 @@ pub(super) fn desired(
         accept(&handed_over, network, host, tables, places);
         let loopback = loopback(network);
         if handed_over.iter().any(|role| role.serves()) {
-            // Connections that this host or another node has read arrive there, with clients'
-            // addresses.
+            // Connections that this host or another node has read arrive at the loopback interface,
+            // with clients' addresses.
             desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), loose_filter(host));
             // Packets after the handoff arrive through the links.
             let links = inbound(&handed_over, directors, network);
             desired.settings.extend(loose_filters(&links, network, host));
         }
         if handed_over.iter().any(|role| role.service.is_on_every_host()) {
-            // This host's own probes arrive there, too.
+            // This host's own probes arrive at the loopback interface, too.
             let accept_local = SysctlSetting { right: &[1], value: 1 };
             desired.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
         }
@@ -338,8 +340,8 @@ fn loopback(network: &Network) -> String {
 /// Returns the interface on which directors send ARP requests for the address.
 fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<String, String> {
     let by_directors = directors.iter().find_map(|director| network.route_to(*director));
-    // Once this host has the address, no route leads to it any more. The address stays on its
-    // interface.
+    // Once this host has the address, no route leads to the address any more. The interface that
+    // has the address is used.
     let there = || {
         let has = |interface: &Interface| interface.addresses.iter().any(|(own, _)| *own == address);
         network
@@ -383,7 +385,7 @@ fn places(
     AttachPoints { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
 }
 
-/// Returns the interfaces through which answers to clients leave.
+/// Returns the interfaces through which replies to clients leave.
 fn answering(network: &Network) -> BTreeSet<u32> {
     let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
     network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()
@@ -428,9 +430,9 @@ fn tables(
     tables
 }
 
-/// Adds handed-off connections to the tables, for every link that they arrive through.
-/// An engine with copies of frames delivers local packets only through the loopback interface. In
-/// an every-host farm, connections that were read and are served here arrive there, too.
+/// Adds handed-off connections to the tables, for every link that they arrive through. An engine
+/// with copies of frames delivers local packets only through the loopback interface. In an
+/// every-host farm, connections that were read and are served here arrive through it, too.
 fn accept(
     roles: &[&ServedService<'_>],
     network: &Network,
@@ -462,7 +464,7 @@ fn accept(
     };
     let usable = network.interfaces.iter().filter(|(_, found)| found.up && takes(found));
     places.accept.extend(usable.map(|(ifindex, _)| *ifindex));
-    // The stack's resets leave through these interfaces, and some must be held back.
+    // Resets of this host's stack leave through these interfaces, and the programs must drop some.
     places.answers.extend(answering(network));
 }
 

@@ -157,7 +157,7 @@ fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let vips: Vec<IpAddr> = role.vips().into_iter().filter(there).collect();
     let ethernet = || network.interfaces.values().filter(|interface| interface.ethernet && interface.up);
     let (Some(vip), Some(example)) = (vips.first(), ethernet().next()) else { return Vec::new() };
-    // The larger value counts (ip-sysctl, arp_ignore).
+    // The larger value of `all` and the interface counts (ip-sysctl, arp_ignore).
     let effective = |interface: &Interface, name: &str| {
         let of = |place: &str| read_setting(&format!("ipv4/conf/{place}/{name}")).unwrap_or_default();
         of("all").max(of(&interface.name))
@@ -212,8 +212,8 @@ impl Listening {
     fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
         let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
-        // A listener at :: also accepts IPv4 clients, unless a socket option forbids that, which is
-        // not visible here.
+        // A listener at :: also accepts IPv4 clients, unless a socket option forbids that. The
+        // table does not show the option.
         any(wanted.ip())
             || any(Ipv6Addr::UNSPECIFIED.into())
             || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))
@@ -247,7 +247,7 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// Returns the addresses at which clients' packets arrive here.
+/// Returns the addresses at which clients' packets arrive at this host.
 fn arrivals(role: &ServedService<'_>) -> BTreeSet<SocketAddr> {
     let service = role.service;
     match service.method.translates() {
@@ -280,7 +280,7 @@ fn admission(
     let judge = |to: SocketAddr, from: Option<IpAddr>| {
         firewall.judge(&Packet { from, to, protocol: service.protocol })
     };
-    // With source_nat, clients' packets have a director's address.
+    // With source_nat, clients' packets have a director's address as source.
     let clients = |to: SocketAddr| match config.farm.directors.iter().find(|_| service.source_nat) {
         Some(director) => judge(to, Some(*director)),
         None => judge(to, None),
@@ -334,7 +334,7 @@ fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
         .collect()
 }
 
-/// Checks for nat that answers leave through the director.
+/// Checks for method `nat` that replies leave through the director.
 fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Option<Finding> {
     let service = role.service;
     if !service.method.sees_replies() || service.source_nat {
@@ -373,7 +373,7 @@ fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Opt
 }
 
 /// Checks the kernel's reverse path filter for packets that the director forwards unchanged. For
-/// tunnels the agent sets it.
+/// tunnels, the agent sets the filter.
 fn strict_reverse_path(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     if role.arp_mode() == ArpMode::Absent || role.has_tunnels() {
         return Vec::new();

@@ -29,7 +29,7 @@ pub(super) struct Packet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,
-    /// Dropped or rejected, with the place in words.
+    /// Dropped or rejected, with the table and chain in words.
     Dropped(String),
     /// An unsupported rule decides.
     Unknown,
@@ -187,7 +187,7 @@ impl Walk<'_> {
                 "accept" | "drop" | "reject" | "jump" | "goto" | "return" | "queue" => {
                     return self.decided(chain, rule, kind, of, matches, depth);
                 }
-                // Example: matches of iptables' own modules.
+                // Unsupported expressions, for example matches of iptables' own modules.
                 _ => matches = matches.and(Tri::Maybe),
             }
             if matches == Tri::No {

@@ -61,8 +61,8 @@ fn end(lock: &Path) -> io::Result<Pid> {
     Ok(pid)
 }
 
-/// Process that holds a lock. The number in the file counts only if that process has the file open:
-/// it may be a number of another PID namespace.
+/// Process that holds a lock. The PID in the file counts only if that process has the file open.
+/// Otherwise the PID may be of another PID namespace.
 fn holder(lock: &Path) -> io::Result<Pid> {
     let unknown = || io::Error::other(format!("no process of this PID namespace holds {}", lock.display()));
     let pid: i32 = fs::read_to_string(lock)?.trim().parse().map_err(|_| unknown())?;

@@ -35,7 +35,7 @@ pub(super) fn bind(listen: AgentListen, kind: Type) -> io::Result<Socket> {
 
 fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
-    // Ended connections occupy a listener's port for a while.
+    // Ended connections occupy a listener's port for a while, and would prevent a new listener.
     socket.set_reuse_address(kind == Type::STREAM)?;
     socket.set_nonblocking(true)?;
     Ok(socket)

@@ -42,7 +42,7 @@ impl LocalServer {
     /// verifies marks of packets that other hosts forward.
     ///
     /// # Errors
-    /// If an agent runs already, or its record can't be read.
+    /// If an agent runs already, or the record of an earlier agent can't be read.
     pub(crate) fn start(
         directory: &Path,
         config_path: &Path,
@@ -153,7 +153,7 @@ impl LocalServer {
         Ok(self.host_state.leave(keep, &network_now(network.clone()).await).await?)
     }
 
-    /// Like [`LocalServer::leave`], after a failed start: a setup that was found stays.
+    /// Like [`LocalServer::leave`], after a failed start: a setup that an earlier agent left stays.
     pub(crate) async fn abandon(self, network: &Network) {
         let adopted = self.adopted;
         if let Err(error) = self.leave(adopted, network).await {

@@ -54,7 +54,7 @@ use member::Memberships;
 use place::{HostState, PlaceError};
 use state::StateFile;
 
-/// Changes of the network come in bursts: act once they have settled.
+/// Delay between a change of the network and the reaction, since changes come in bursts.
 const SETTLE: Duration = Duration::from_millis(200);
 /// Interval of checks. The kernel doesn't notify of changed settings, programs and pins.
 const LOOK: Duration = Duration::from_secs(3);
@@ -333,7 +333,8 @@ impl Agent {
     /// Removes the setup.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         program::notify(NotifyState::Stopping);
-        // First, so that clients are sent elsewhere before anything changes here.
+        // Leaves the groups first, so that clients are redirected to other members before this host
+        // changes.
         self.memberships.end(keep).await;
         let network = network::read().await?;
         Ok(self.host_state.leave(keep, &network).await?)
@@ -348,7 +349,7 @@ fn take_over(
 ) -> Result<(StateFile, Lock), AgentError> {
     let mut lock = Lock::try_take(&folders::agent_lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
-        // An agent that adopts nothing may lack the capability. It then only holds its folder's
+        // An agent that adopts nothing may lack CAP_NET_RAW. Such an agent only holds its folder's
         // lock.
         Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
         claimed => claimed.map_err(AgentError::not_alone)?,
@@ -394,7 +395,7 @@ async fn what_to_do(
     )
 }
 
-/// Returns the current network, or the known one if it can't be read.
+/// Returns the current network, or `known` if the network can't be read.
 async fn network_now(known: Network) -> Network {
     network::read().await.unwrap_or(known)
 }

@@ -1,4 +1,4 @@
-//! Sends trains of packets to directors of the farm, which measure the path by them.
+//! Sends trains of packets to the farm's directors. A director measures the path by the train.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

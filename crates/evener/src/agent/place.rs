@@ -30,7 +30,7 @@ const FOREVER: u32 = u32::MAX;
 /// Error of setting up or restoring the host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlaceError {
-    /// An address.
+    /// An address can't be added or removed.
     #[error("{verb} {address} {interface} failed: {source}{hint}")]
     Address {
         verb: &'static str,
@@ -39,15 +39,15 @@ pub(crate) enum PlaceError {
         source: Box<rtnetlink::Error>,
         hint: &'static str,
     },
-    /// A kernel setting.
+    /// A kernel setting can't be changed.
     #[error("failed to set {path} to {value}: {source}")]
     Setting { path: String, value: u32, source: io::Error },
-    /// The record of what is done: without it nothing is.
+    /// The record of the changes can't be written. Without the record, no change is made.
     #[error("failed to record the changes of this host, which are undone by this record: {0}")]
     State(io::Error),
     #[error(transparent)]
     Server(#[from] ProgramError),
-    /// No netlink socket.
+    /// A netlink socket can't be opened.
     #[error("failed to open a netlink socket for adding addresses: {0}")]
     Socket(io::Error),
 }
@@ -120,7 +120,7 @@ impl HostState {
         self.state.remove().map_err(PlaceError::State)
     }
 
-    /// Returns the programs' view of connections, while they run.
+    /// Returns the programs' view of connections. `None` unless the programs run.
     pub(super) fn connections(&self) -> Option<Connections> {
         // The doctor reports missing kernel features.
         self.server.as_ref()?.connections().ok()
@@ -290,7 +290,7 @@ impl HostState {
                     is,
                     "not restored: another program has changed the setting"
                 ),
-                // Its interface is gone.
+                // The interface of the setting is gone.
                 None => {}
             }
         }

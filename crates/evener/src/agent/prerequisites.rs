@@ -1,5 +1,5 @@
 //! Prerequisites of a server for handoff, shown by `evener doctor`. A director detects failures by
-//! its probes, which go the same way.
+//! its probes, which take the same path as handed-off connections.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use crate::runtime::lock::Lock;
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
-/// Settings that must not be 0, or else handed-off connections are refused or hang. Each has the
-/// reason.
+/// Settings that must not be 0, or else handed-off connections are refused or hang. Each setting
+/// has the reason why.
 const SETTINGS: [(&str, &str); 4] = [
     ("ipv4/tcp_syncookies", "the kernel refuses what it didn't greet itself"),
     ("ipv4/tcp_sack", "the director has agreed on selective acknowledgments"),
@@ -97,10 +97,11 @@ fn running(role: &ServedService<'_>) -> Finding {
     }
 }
 
-/// Checks for raw sockets of LCCP. The agent has one on each address by which directors know it.
+/// Checks for raw sockets of LCCP. The agent has a raw socket on each address by which directors
+/// know this host.
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
-    // Nobody is expected to hear where no agent runs, which is said already.
+    // Without a running agent there are no raw sockets. Another finding reports the missing agent.
     if !folders::directory().is_ok_and(|directory| Lock::is_held(&folders::agent_lock_path(&directory))) {
         return None;
     }

@@ -1,5 +1,6 @@
 //! `evener requests`: shows the outstanding bytes of each open request of a server. The data comes
-//! from the agent's kernel programs. If no agent tracks requests, this command does while it runs.
+//! from the agent's kernel programs. If no agent tracks requests, this command tracks them while it
+//! runs.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

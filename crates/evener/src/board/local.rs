@@ -1,4 +1,4 @@
-//! This host as a server, and its reader for the data plane.
+//! This host as a server, and its reader of punted connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

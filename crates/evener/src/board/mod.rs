@@ -68,7 +68,7 @@ pub(crate) struct PublishedState {
     pub(crate) readings: Arc<dyn DataPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
-    /// This host as a server, and its reader for the data plane.
+    /// This host as a server, and its reader of punted connections.
     pub(crate) local: Option<LocalServerState>,
     /// Parts that are set up in the kernel.
     pub(crate) installed: Arc<Installed>,
@@ -81,7 +81,7 @@ pub(crate) struct PublishedState {
     pub(crate) directors: Arc<DirectorsState>,
 }
 
-/// Directors of the farm, as known by this one.
+/// Directors of the farm, as this director knows them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirectorsState {
     /// Time of the state, in milliseconds.

@@ -13,7 +13,7 @@ use crate::state::{OrderError, Outcome, Request};
 /// Channel for the result of a change.
 pub(crate) type ChangeAnswer = oneshot::Sender<Result<Outcome, OrderError>>;
 
-/// Request to the control loop, with a channel for the answer.
+/// Request to the control loop, with a channel for the reply.
 #[derive(Debug)]
 pub enum ControlRequest {
     /// Check that the loop is running.

@@ -413,7 +413,7 @@ fn protocol(text: &str) -> Result<Protocol, &'static str> {
     }
 }
 
-/// Tells apart the ways of getting one end of a flow wrong.
+/// Parses one end of a flow, with a separate error for each kind of mistake.
 fn endpoint(text: &str) -> Result<SocketAddr, String> {
     if let Ok(endpoint) = text.parse() {
         return Ok(endpoint);

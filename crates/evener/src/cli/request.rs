@@ -14,7 +14,7 @@ pub struct WebRequest {
     /// Text as typed.
     text: String,
     method: String,
-    /// True with TLS: on the way only the host is visible.
+    /// True with TLS. A director then only sees the host.
     pub encrypted: bool,
     /// As in the URL. An IPv6 address is in brackets.
     pub host: String,

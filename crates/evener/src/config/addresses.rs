@@ -73,7 +73,7 @@ pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>
     Ok((host(&text, SERVER_HELP)?, None))
 }
 
-/// Parses a service address that a host publishes. Its port is the service's.
+/// Parses a service address that a host publishes. The port of the address is the service's port.
 pub(super) fn published(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
     host(&text(value)?, PUBLISHED_HELP)
 }

@@ -8,12 +8,13 @@ use evener_core::path::tables::SERVICE_SERVERS_MAX;
 
 use super::keys::tables::engine;
 
-/// Returns the default for IPv6 sessions. They need twice the memory, and most farms have fewer of
-/// them.
+/// Returns the default of `sessions6_max`. IPv6 sessions need twice the memory, and most farms have
+/// fewer of them.
 pub(super) fn sessions6_max(sessions_max: usize) -> usize {
     (sessions_max / 4).max(*engine::SESSIONS6_MAX.limits().start() as usize)
 }
-/// Loopback only: clients of the admin address can read the farm's state.
+/// Default admin address. Loopback only, since clients of the admin address can read the farm's
+/// state.
 pub(super) const ADMIN_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
 
 /// Number of reports that a member may miss before the director queries it.
@@ -22,10 +23,11 @@ pub(super) const GROUP_QUERY: u64 = 3;
 pub(super) const HEALTH_PATH: &str = "/";
 pub(super) const HEALTH_STATUS: (u16, u16) = (200, 399);
 
-/// Loopback only: the operator decides which hosts may read a server's load.
+/// Default address of load reports. Loopback only: the operator decides which hosts may read a
+/// server's load.
 pub(super) const LOAD_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, LOAD_PORT));
 pub(super) const REPORT_PATH: &str = "/v1/load";
-/// As in Apache's manual.
+/// Default path of Apache's status page, as in Apache's manual.
 pub(super) const MOD_STATUS_PATH: &str = "/server-status?auto";
 pub(super) const MOD_STATUS_PORT: u16 = 80;
 /// Port of agents.

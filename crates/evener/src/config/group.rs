@@ -52,14 +52,14 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// A group with the places of its name and addresses in the file, for checks between services.
+/// A group with the positions of its name and addresses in the file, for checks between services.
 pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
     /// Other files that the file names.
     pub(super) files: GroupFiles,
-    /// Places of the members' URLs.
+    /// Positions of the members' URLs.
     pub(super) urls: Vec<Span>,
 }
 
@@ -226,7 +226,7 @@ fn pattern<P>(
     }
 }
 
-/// Reads certificate and key. Both or none must be given.
+/// Reads certificate and key. The file must have both keys or neither.
 pub(super) fn tls(section: &mut Section<'_>) -> Option<Spanned<Tls>> {
     let certificate = section.get(&tls_keys::CERTIFICATE, values::path);
     let key = section.get(&tls_keys::KEY, values::path);
@@ -257,7 +257,7 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
     }
 }
 
-/// Reads the listed members and the places of their URLs. The flag is true if all entries are
+/// Reads the listed members and the positions of their URLs. The flag is true if all entries are
 /// valid.
 fn members(section: &Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
     let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());
@@ -311,7 +311,7 @@ fn member(
     Some((GroupMember { name, url, weight, backup, health_address, anonymous, control }, place))
 }
 
-/// Returns the name of a member without one. Names contain no slash.
+/// Returns the default name of a member. Names contain no slash.
 fn host_of(url: &Url) -> String {
     format!("{}{}", url.authority(), url.path().replace('/', "_"))
 }

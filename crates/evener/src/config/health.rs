@@ -50,9 +50,9 @@ impl Config {
     }
 }
 
-/// Reads the probe settings of a service over `protocol`. `routed` is the reason why servers aren't
-/// probed on the link, if they aren't. `named` is true if each server has a name for its
-/// certificate anyway.
+/// Reads the probe settings of a service over `protocol`. `routed` is the reason if servers can't
+/// be probed on the link by ARP. `named` is true if each server has a name for its certificate
+/// anyway.
 pub(super) fn read(
     section: &mut Section<'_>,
     protocol: Protocol,
@@ -111,8 +111,8 @@ fn impossible_kind(
     }
 }
 
-/// Returns the default kind. The answers of a UDP service are unknown, but on a link ARP shows if
-/// its servers are up.
+/// Returns the default kind. The replies of a UDP service are unknown, but on a link ARP shows if
+/// the service's servers are up.
 fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     match (protocol, routed) {
         (Protocol::Tcp, _) => CheckKind::Tcp,

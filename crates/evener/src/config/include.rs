@@ -1,7 +1,7 @@
 //! `include`: files with services and names, read as if their text were in the including file.
 //!
-//! All texts share one space of offsets, one after the other. So checks between services don't need
-//! to know the files. [`by_file`] maps problems back to their files.
+//! Offsets count over all texts, one text after the other. So checks between services don't need to
+//! know the files. [`by_file`] maps problems back to their files.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,7 +34,8 @@ pub(super) struct SourceText<'a> {
     /// Name of the file, as given.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
-    /// Folder of included files and of files with names. `None`: no such file is read.
+    /// Folder of included files and of files with names. `None`: no included file and no file with
+    /// names is read.
     pub(super) folder: Option<&'a Path>,
     /// Files that the text includes.
     pub(super) included: &'a [IncludedFile],

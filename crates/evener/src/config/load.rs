@@ -35,7 +35,7 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Tables of the file and of its included files, with variables replaced.
     pub tables: toml::Table,
-    /// Sources of both.
+    /// Sources of the configuration and of its tables.
     pub sources: Arc<Sources>,
 }
 
@@ -78,7 +78,8 @@ pub(crate) fn load_again(path: &Path) -> Result<LoadedConfig, String> {
 pub(crate) fn parse_changed(text: &str, sources: &Sources) -> Result<Config, Problems> {
     let Sources { path, names } = sources;
     let name = format!("{} with run-time changes", path.display());
-    // The variables of the file are already replaced, and changes have none.
+    // The variables of the file are already replaced, and changes have none, so `${` is no
+    // variable.
     let text = text.replace("${", "$${");
     let origin = SourceText { folder: path.parent(), names: Some(names), ..SourceText::alone(&name, &text) };
     read(origin, |_, _, _, _| {}).map(|checked| checked.config)
@@ -141,7 +142,7 @@ fn read_text(path: &Path) -> Result<String, Problems> {
     })
 }
 
-/// Reads one byte more than allowed, which bounds an endless file.
+/// Reads at most one byte more than allowed, since a file may be endless.
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(defaults::FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;

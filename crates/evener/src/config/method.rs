@@ -96,8 +96,8 @@ impl MethodConfig {
     }
 }
 
-/// Between hosts only GUE has room for the mark that shows that another host has forwarded a
-/// packet.
+/// Returns the default encapsulation. Between hosts of every-host, only GUE has room for the mark
+/// that shows that another host has forwarded a packet.
 const fn default_encapsulation(placement: Placement) -> Encapsulation {
     match placement {
         Placement::Director => Encapsulation::Ipip,
@@ -105,7 +105,7 @@ const fn default_encapsulation(placement: Placement) -> Encapsulation {
     }
 }
 
-/// Handoff needs TCP, and sessions on the director.
+/// Reports services that can't use handoff, which needs TCP and sessions on the director.
 fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Placement) {
     if let Some(span) = section.key_span("protocol").filter(|_| protocol == Protocol::Udp) {
         let message = "method \"handoff\" hands over connections, and UDP has none";
@@ -119,7 +119,8 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
     }
 }
 
-/// Agents move an open connection from one server to another. Hosts of every-host have no agents.
+/// Reports rehandoff with placement every-host. Agents move an open connection from one server to
+/// another, and hosts of every-host have no agents.
 fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     let span = section.key_span("later_requests");
     if let Some(span) =
@@ -131,7 +132,7 @@ fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     }
 }
 
-/// Reports methods whose answers must pass the director, with placement every-host.
+/// Reports placement every-host with a method whose replies must pass the director.
 fn needs_director(section: &Section<'_>, method: Method, placement: Placement) {
     if let Some(span) = section.key_span("method").filter(|_| placement == Placement::EveryHost) {
         let message = format!(

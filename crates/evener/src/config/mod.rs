@@ -79,8 +79,8 @@ pub struct Config {
     pub farm: FarmConfig,
     /// Services whose packets are forwarded. Their names and addresses are unique.
     pub services: Vec<Service>,
-    /// Services that redirect clients by HTTP, likewise. There is at least one service of either
-    /// kind, or a zone.
+    /// Services that redirect clients by HTTP. Their names and addresses are unique, too. The file
+    /// has at least one service of either kind, or a zone.
     pub groups: Vec<GroupService>,
     /// DNS settings.
     pub dns: DnsConfig,
@@ -129,8 +129,8 @@ impl Config {
         member.map(|member| member.weight = weight).is_some()
     }
 
-    /// True if there is anything to serve. The file of a host that is only a member of a group
-    /// elsewhere has nothing.
+    /// True if there is anything to serve. The file of a host that is only a member of another
+    /// director's group has nothing to serve.
     pub fn has_services(&self) -> bool {
         !(self.services.is_empty() && self.groups.is_empty() && self.dns.listen.is_empty())
     }
@@ -258,13 +258,13 @@ impl fmt::Display for LogTarget {
 pub struct FarmConfig {
     /// Secret that authenticates the farm's hosts to each other, and handed-off connections.
     pub secret_file: Option<PathBuf>,
-    /// Minimum time between a client's handshake and its first data with method `handoff`, in
-    /// milliseconds.
+    /// Time that a client has at least between its handshake and its first data, with method
+    /// `handoff`, in milliseconds.
     pub cookie_epoch_ms: u64,
     /// Time for which a director with a dead daemon counts as ready while its data plane forwards,
     /// in milliseconds.
     pub orphan_ms: u64,
-    /// Own addresses of the directors. Servers accept tunnels from them.
+    /// Own addresses of the directors. Servers accept tunnels from these addresses.
     pub directors: Vec<IpAddr>,
     /// Node that selects servers for the connections that other nodes have read. `None`: each node
     /// decides for itself.
@@ -331,7 +331,7 @@ fn config(
     (config, refers, files)
 }
 
-/// Reads a service of either kind. A service without a policy is recorded.
+/// Reads a service, or a group if its method is `redirect`. A service without a policy is recorded.
 fn service_or_group(
     section: &mut Section<'_>,
     unwritten: &mut DefaultedPolicies,

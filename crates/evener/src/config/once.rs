@@ -13,7 +13,7 @@ impl<K: Ord> FirstSeen<K> {
         FirstSeen(BTreeMap::new())
     }
 
-    /// Records `key`, without a report if it is there already.
+    /// Records `key`. A key that is recorded already is not reported.
     pub(super) fn note(&mut self, key: K, span: Span) {
         self.0.entry(key).or_insert(span);
     }

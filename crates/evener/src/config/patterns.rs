@@ -36,7 +36,8 @@ pub(super) fn find(folder: &Path, pattern: &Spanned<String>, problem: impl Fn(Pr
         true => text.clone(),
         false => format!("{escaped}/{text}"),
     };
-    // As in shells, so that an editor's hidden, half-written copy is skipped.
+    // Wildcards match no hidden files, as in shells, so that an editor's half-written copy is
+    // skipped.
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
     let found = match glob::glob_with(&whole, options) {
         Ok(found) => found,

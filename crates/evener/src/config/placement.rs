@@ -32,7 +32,8 @@ pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &st
     stateless.into_inner()
 }
 
-/// Adds published addresses to the service's, with the port of its first address.
+/// Adds published addresses to the service's addresses, with the port of the service's first
+/// address.
 pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[PublishedAddress]) {
     let Some(port) = addresses.first().map(|first| first.get_ref().port()) else { return };
     for PublishedAddress { address, .. } in published {

@@ -80,7 +80,7 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Ro
         Some(_) => {}
     }
     once(section, servers, "the server");
-    // An invalid entry may be the server that is meant.
+    // An unknown name may be the name of an invalid entry, and is not reported then.
     if !listed.whole {
         return;
     }
@@ -179,15 +179,15 @@ impl EarlierRoutes {
     }
 }
 
-/// Returns the host patterns that cover this one.
+/// Returns the host patterns that match all hosts of this pattern.
 fn wider_hosts(host: Option<&str>) -> Vec<Option<String>> {
     let text = host.unwrap_or_default();
     let ends = text.match_indices('.').filter_map(|(at, _)| Some(format!("*{}", text.get(at..)?)));
     [None, host.map(str::to_owned)].into_iter().chain(ends.map(Some)).collect()
 }
 
-/// Returns the path patterns that cover this one. A route without a path also matches TLS hellos,
-/// which have none.
+/// Returns the path patterns that match all paths of this pattern. A route without a path also
+/// matches TLS hellos, which have none.
 fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     let Some(text) = path else { return vec![None] };
     let plain = text.find(['*', '?']).unwrap_or(text.len());

@@ -82,7 +82,7 @@ impl<'d> Section<'d> {
         self.sink.note_authorities(file.span(), file.get_ref());
     }
 
-    /// Returns the value of `key` if it is there and `read` accepts it.
+    /// Returns the value of `key` if the table has the key and `read` accepts its value.
     pub(super) fn get<T>(
         &self,
         key: &ConfigKey,
@@ -241,7 +241,7 @@ impl<'d> Section<'d> {
         self.table.get_key_value(key).map(|(name, _)| name.span())
     }
 
-    /// True if `key` is there and no empty list.
+    /// True if the table has `key`, and its value is not an empty list.
     pub(super) fn has(&self, key: &str) -> bool {
         match self.table.get(key).map(Spanned::get_ref) {
             None => false,

@@ -41,7 +41,7 @@ struct WrittenAddress {
 }
 
 impl WrittenAddress {
-    /// Returns the name of a server without one.
+    /// Returns the default name of a server.
     fn text(&self) -> String {
         match self.port {
             Some(port) => SocketAddr::new(self.address, port).to_string(),
@@ -57,7 +57,7 @@ impl<'a> ServersReader<'a> {
         ServersReader { service, reach, published: Vec::new(), names, addresses, macs }
     }
 
-    /// Reads all servers. There must be at least one unless servers are discovered.
+    /// Reads all servers. There must be at least one server, unless servers are discovered.
     pub(super) fn read(mut self, section: &Section<'_>, discovered: bool) -> ConfiguredServers {
         let listed = section.sections(&service::SERVER, |section| self.one(section));
         if !discovered && !section.has("server") {

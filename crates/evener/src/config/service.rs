@@ -116,7 +116,7 @@ fn panic_percent(section: &Section<'_>, keep_last: bool) -> u8 {
 }
 
 /// Reads whether failed client connections count against a server, in addition to probes. This
-/// requires that this host sees the answers.
+/// requires that this host sees the servers' replies.
 fn passive_checks(section: &Section<'_>, probes: &HealthKind) -> bool {
     let wanted = section.flag(&keys::PASSIVE_CHECKS);
     if let Some(span) = section.key_span("passive_checks").filter(|_| wanted && *probes == HealthKind::None) {

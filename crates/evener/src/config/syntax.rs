@@ -12,14 +12,14 @@ use super::problems::{Cause, LineStarts, Problem, ProblemSink, line_at, line_sta
 const LINES: usize = 3;
 
 /// Maximum length of a text that is searched for all errors, in bytes. Each error costs the parser
-/// some hundred bytes, and a file of another kind has one every other byte.
+/// some hundred bytes, and a file of another kind may have an error at every other byte.
 const RECOVERED_BYTES: usize = 256 << 10;
 
 /// Parses a text, and reports its first [`defaults::PROBLEMS`] errors, one per line. Of a text
 /// longer than [`RECOVERED_BYTES`] only the first error is known.
 ///
 /// # Errors
-/// The only problem to show: of a long text, or if half of the lines are unreadable.
+/// The only problem to show, if the text is too long, or if half of the lines are unreadable.
 pub(super) fn parse<'t>(text: &'t str, sink: &ProblemSink) -> Result<Spanned<DeTable<'t>>, Problem> {
     if text.len() > RECOVERED_BYTES {
         return DeTable::parse(text).map_err(|error| {

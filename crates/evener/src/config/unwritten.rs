@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::problems::ProblemReport;
 
-/// Maximum number of names listed per policy. There may be hundreds of thousands.
+/// Maximum number of names listed per policy. A file may have hundreds of thousands of names.
 const NAMES_SHOWN: usize = 8;
 
 /// Services and names without `policy`, by their default.

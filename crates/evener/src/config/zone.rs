@@ -31,7 +31,7 @@ const FAULTS_MAX: usize = 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ZoneError {
-    /// Its file.
+    /// The zone's file can't be read.
     #[error("zone {zone}: failed to read {path}: {source}")]
     Unreadable {
         /// Name of the zone.
@@ -88,7 +88,7 @@ impl ZoneSource {
         RecordFault { place, error }
     }
 
-    /// Returns the line of an error. `None` if something is missing.
+    /// Returns the line of an error. `None` if the error is a missing record.
     fn line_of(&self, error: &RecordError) -> Option<usize> {
         let is_address = |rtype: u16| matches!(rtype, rtype::A | rtype::AAAA);
         let lines = || self.lines.iter();
@@ -240,7 +240,7 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
     }
 }
 
-/// True if data of a type can be parsed again. The library accepts names with empty labels, which
+/// True if written data of a type can be parsed. The library accepts names with empty labels, which
 /// then end too early.
 fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     let mut parser = Parser::from_ref(data);
@@ -315,7 +315,8 @@ fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<ZoneRecord> {
     let soa = [server.as_slice(), &hostmaster, &times].concat();
     let mut records =
         vec![(zone.clone(), rtype::SOA, TTL_S, soa), (zone.clone(), rtype::NS, TTL_S, server.clone())];
-    // The zone's own name may leave no room for this one. Its file must then name the servers.
+    // The zone's name may be too long for a server's name below it. The zone's file must then name
+    // the servers.
     let Some(server) = Name::from_wire(&server) else { return records };
     records.extend(listen.iter().map(|at| match at.ip() {
         IpAddr::V4(address) => (server.clone(), rtype::A, TTL_S, address.octets().to_vec()),

@@ -1,8 +1,8 @@
 //! Preprocesses a zone's text entry by entry before its records are parsed: finds the position of
 //! each entry, and converts times to seconds.
 //!
-//! Zone files may have times with units (`1h30m`). BIND introduced them, and all servers accept
-//! them. RFC 1035 and the library that parses records only have seconds.
+//! Zone files may have times with units (`1h30m`). BIND introduced these units, and all servers
+//! accept them. RFC 1035 and the library that parses records only have seconds.
 
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ pub(super) fn plain(text: &[u8], origin: &[u8]) -> Result<PlainZone, SyntaxError
             copied = at.end;
         }
     }
-    // The library reads past the end of a text that ends within an entry.
+    // Refused here, since the library reads past the end of a text that ends within an entry.
     if let Some((line, what)) = entries.unclosed {
         return Err((line, format!("{what} is not closed")));
     }
@@ -173,8 +173,8 @@ struct Entries<'t> {
     line: usize,
     /// Line and kind of an open quote or parenthesis at the end.
     unclosed: Option<(usize, &'static str)>,
-    /// Line of the first quoted string that spans lines. If the last quote is open at the end, this
-    /// one was probably not closed.
+    /// Line of the first quoted string that spans lines. If the last quote is open at the end, the
+    /// quote on this line was probably not closed.
     long_quote: Option<usize>,
 }
 

@@ -1,6 +1,6 @@
 //! Steps of a change: a reload of the file, or requests to change the farm at run time. One change
-//! is under way at a time. All others wait in one queue, in the order of their arrival. Consecutive
-//! requests form a batch and go through all steps together.
+//! is under way at a time. All other changes wait in one queue, in the order of their arrival.
+//! Consecutive requests form a batch and go through all steps together.
 //!
 //! | step       | work                                   | may fail because of    | undone then |
 //! |------------|----------------------------------------|------------------------|-------------|
@@ -16,10 +16,10 @@
 //! 1: the host is set up for the farm in force again. 2: the record of that farm is restored. 3:
 //! the drain stays recorded, and is retried.
 //!
-//! If the daemon is killed before the new record replaces the old one, the next daemon starts with
-//! the old farm. If the daemon is killed later, the next one starts with the new farm. Requests are
-//! answered only after the record is on disk. The first tables of a daemon replace those of its
-//! predecessor.
+//! If the daemon is killed before the new record replaces the old record, the next daemon starts
+//! with the old farm. If the daemon is killed later, the next daemon starts with the new farm.
+//! Requests are answered only after the record is on disk. The first tables of a daemon replace the
+//! tables of its predecessor.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -76,13 +76,13 @@ enum Queued {
     Request(Box<PendingRequest>),
 }
 
-/// A request without an answer yet.
+/// A request that is not answered yet.
 pub(super) struct PendingRequest {
     request: Request,
     answer: ChangeAnswer,
-    /// Previous state of the server that the request drains or makes ready again.
+    /// Server whose operator state the request changes, as it was before the request.
     server: Option<Drainable>,
-    /// True if the request goes alone, because its batch was refused.
+    /// True if the request forms a batch of its own, because its earlier batch was refused.
     is_alone: bool,
 }
 
@@ -110,7 +110,8 @@ pub(super) enum Validated {
     File(Result<Box<RebasedFile>, String>, NamedFiles, Option<ReloadReply>),
 }
 
-/// Result of writing the record. Without a farm, only operator states change.
+/// Result of writing the record, with the farm to apply. Without a farm, only operator states
+/// change.
 type Written = (io::Result<()>, Option<Box<PreparedFarm>>, FarmChange);
 
 /// A new state of the farm that is to be put in force.
@@ -281,7 +282,8 @@ impl Daemon {
 
 /// Step: validating.
 impl Daemon {
-    /// Starts to apply the run-time changes to a file that was read, or to drop them.
+    /// Starts to validate a file that was read. Run-time changes are applied to the file, or
+    /// dropped.
     async fn validate_file(&mut self, read: FileRead) {
         let is_latest = self.changes.reader.is_latest(&read);
         let FileRead { files, forget, answer, .. } = read;
@@ -345,7 +347,7 @@ impl Daemon {
         let Some(NextState { state, audit, config }) = batch.next else { return };
         let change = FarmChange { next: Arc::new(state), origin: Origin::Requests { committed, audit } };
         let Some(config) = config else { return self.write(None, change) };
-        // The validation has read all files.
+        // Nothing is read here: the validation has already read all files.
         match groups.read_new(&config) {
             Ok(groups) => {
                 let named = NamedFiles { groups, dns: self.changes.named.dns.clone() };
@@ -419,7 +421,7 @@ impl Daemon {
             store.write_back(&state.record);
             store.note(note.as_slice());
         });
-        // A panic of the thread is reported by itself.
+        // The panic of a thread is already printed.
         let _ = written.await;
     }
 }
@@ -518,8 +520,8 @@ impl Daemon {
         }
     }
 
-    /// Answers the drains that this order has put in force or failed to. If a reload is refused,
-    /// drains of the same order move to the next order.
+    /// Answers the drains that wait for the tables of this order. If a reload is refused, the
+    /// drains of its order wait for the next order.
     fn answer_drains(&mut self, number: u64, result: &Result<(), ExecuteError>, is_reload: bool) {
         let next = self.executor.director.awaited().filter(|_| is_reload && result.is_err());
         for (awaited, committed) in std::mem::take(&mut self.changes.unanswered) {

@@ -1,6 +1,6 @@
 //! Puts changes in force on another thread, because a plan and the engine's work block for too
-//! long. The thread owns the engine meanwhile, and returns it with the result. So nothing is
-//! locked. The loop uses the engine's [`DataPlane`] meanwhile.
+//! long. The thread owns the engine meanwhile, and returns it with the result. So no lock is
+//! needed. Meanwhile the loop uses the engine's [`DataPlane`].
 
 use std::future::pending;
 use std::panic::resume_unwind;
@@ -138,14 +138,14 @@ impl Executor {
         self.catch_up();
         self.follow_orders();
         if is_new {
-            // Only now: the servers that are gone had to be known until here.
+            // After the orders, which look up the services of removed servers in the old totals.
             self.totals.note_plan(&plan, false);
         }
         self.show();
         (number, result)
     }
 
-    /// Does the work that waited for the engine.
+    /// Does the work that was postponed while the engine was away.
     fn catch_up(&mut self) {
         self.describe();
         if std::mem::take(&mut self.engine.restores_later) {
@@ -156,7 +156,7 @@ impl Executor {
         }
     }
 
-    /// Waits for the change under way, and for all changes that immediately follow.
+    /// Waits for the change under way, and for all changes that the director then orders.
     ///
     /// # Errors
     /// The first error. Earlier changes stay in force.

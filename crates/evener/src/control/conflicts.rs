@@ -29,7 +29,8 @@ pub(super) struct OwnedElsewhere {
     interface: String,
 }
 
-/// Returns how a server with an address avoids answering for it.
+/// Returns how a server that has a service address is kept from answering ARP or neighbour
+/// discovery for the address.
 fn silence(address: &IpAddr) -> &'static str {
     match address {
         IpAddr::V4(_) => "arp_ignore = 1, arp_announce = 2",
@@ -41,7 +42,7 @@ fn silence(address: &IpAddr) -> &'static str {
 pub(super) struct ProbedAddresses {
     addresses: BTreeSet<(u32, IpAddr)>,
     own: BTreeSet<Mac>,
-    /// Deadline for answers.
+    /// Deadline for replies of other owners.
     pub(super) until: Instant,
 }
 
@@ -61,7 +62,7 @@ impl ProbedAddresses {
         (!addresses.is_empty()).then(|| ProbedAddresses { addresses, own, until: Instant::now() + WAIT })
     }
 
-    /// Fails if a frame is the answer of another owner.
+    /// Fails if a frame shows that another host owns a probed address.
     pub(super) fn owner(&self, frame: &ReceivedFrame, network: &Network) -> Result<(), OwnedElsewhere> {
         let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
         else {

@@ -31,7 +31,7 @@ use crate::state::FarmState;
 /// Label from which, with the farm's text, the farm's fingerprint is derived.
 const FINGERPRINT_LABEL: &str = "evener fingerprint ";
 
-/// Exchange of reports with other directors, if there are any.
+/// Exchange of reports with other directors, if the file lists any.
 #[derive(Default)]
 pub(super) struct DirectorTalk {
     link: Option<DirectorLink>,
@@ -41,7 +41,8 @@ pub(super) struct DirectorTalk {
 
 struct DirectorLink {
     directors: Directors,
-    /// Secret at the start of the link. The key of the hash tables is derived from it, too.
+    /// The farm's secret when the link was opened. A secret that changes later takes effect only
+    /// with a new link.
     secret: Secret,
     own: SocketAddr,
     /// All addresses of this director that the file lists.
@@ -143,7 +144,7 @@ impl DirectorTalk {
     }
 }
 
-/// Where this director is among those of a file.
+/// This director's addresses among the directors of a file, and the file of the farm's secret.
 struct DirectorIdentity {
     own: SocketAddr,
     addresses: Vec<IpAddr>,

@@ -44,9 +44,9 @@ pub(super) fn start(
     Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
 }
 
-/// Starts the kernel engine and attaches it to the farm's interfaces, which rules out later
-/// failures. If the attachment fails, an adopted data plane runs on until another engine replaces
-/// it.
+/// Starts the kernel engine and attaches it to the farm's interfaces, so that a failure shows
+/// before the farm is in force. If the attachment fails, an adopted data plane runs on until
+/// another engine replaces it.
 fn attached_xdp(
     config: &Config,
     directory: &Path,
@@ -75,8 +75,8 @@ fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
 
 fn xdp(config: &Config, directory: &Path, ring_seed: Seed) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
-        // Packets from tunnels arrive at the traffic control hook only. The program must be
-        // attached there, too.
+        // Packets from tunnels arrive at the traffic control hook only. So the program must be
+        // attached to that hook, too.
         XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),

@@ -211,13 +211,13 @@ impl Executor {
         if !retired.is_empty() {
             self.totals.note_plan(self.director.plan(), true);
         }
-        // Before any counter is cleared: see `SnapshotStore::moment`.
+        // Published before any counter is cleared: see `SnapshotStore::moment`.
         let gone = self.totals.gone();
         self.publish(|state| state.gone = gone);
         for &slot in retired {
             match self.engine.here().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
-                // The slot stays taken until the next server is removed.
+                // The slot stays in use until the next server is removed.
                 Err(error) => {
                     tracing::warn!(%error, "failed to clear the counters of a removed server")
                 }
@@ -290,8 +290,8 @@ impl Executor {
         })
     }
 
-    /// Adapts all around the engine to the director's interfaces and servers: the interfaces that
-    /// are listened to, and the packets that the kernel must let through.
+    /// Adapts this host to the director's interfaces and servers: listens to neighbours on the
+    /// interfaces, and lets the kernel forward the packets of the farm.
     pub(super) fn follow_network(&mut self) {
         if self.is_idle() {
             return;

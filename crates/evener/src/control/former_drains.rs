@@ -2,8 +2,8 @@
 //! ordinary run-time changes. Remove this module in the next version.
 //!
 //! The changes are written before the members. If the daemon is killed before the members are
-//! written, the next daemon finds the drains in both files. It does not import them again. No
-//! request is served before both are written.
+//! written, the next daemon finds the drains in both files. It does not import the drains again. No
+//! request is served before both files are written.
 
 use std::fs;
 use std::io;

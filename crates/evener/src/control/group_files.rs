@@ -66,7 +66,7 @@ impl GroupFiles {
     /// system may hang. Files loaded earlier keep precedence.
     ///
     /// # Errors
-    /// A sentence, also after [`reader::TIMEOUT`].
+    /// A sentence, if a file can't be read or is not read within [`reader::TIMEOUT`].
     pub(super) fn add_new(&mut self, config: &Config) -> Result<(), String> {
         let (known, changed) = (self.clone(), config.clone());
         let read = move || known.read_new(&changed).map_err(|error| error.to_string());

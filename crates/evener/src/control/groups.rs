@@ -50,12 +50,12 @@ pub(super) struct GroupControl {
     request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
-    /// Addresses on which this daemon listens. Members can't use them.
+    /// Addresses on which this daemon listens. No member can have one of these addresses.
     own: Arc<[SocketAddr]>,
 }
 
 impl GroupControl {
-    /// Creates the control without groups. Also returns the queue of members' messages.
+    /// Creates the control without groups. Also returns the receiver of members' messages.
     pub(super) fn new(
         directory: &Path,
         facts: mpsc::Sender<Input>,
@@ -84,7 +84,7 @@ impl GroupControl {
         Arc::clone(&self.fronts)
     }
 
-    /// Opens all that a file's groups need and that may fail, without an effect on groups in force.
+    /// Opens the sockets and files of a file's groups, without an effect on groups in force.
     ///
     /// # Errors
     /// The first failure.

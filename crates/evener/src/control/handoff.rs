@@ -31,8 +31,9 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Maximum number of dispatched connections that are tracked until their end, and of connections
-/// checked per second.
+/// Limits for connections whose server the dispatcher has selected. DISPATCHED_MAX is the number of
+/// connections that are tracked until their end. LOOKED_AT_MAX is the number of tracked connections
+/// that are checked at a time.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
 /// Maximum number of attempts to change a session that packets change concurrently.
@@ -45,9 +46,11 @@ pub(super) struct HandoffControl {
     secret: Option<Secret>,
     /// Sockets for output, by interface.
     exits: BTreeMap<u32, LinkSocket>,
-    /// Connections that are kept back; the sweep notes there those of which it finds nobody.
+    /// Segments of connections that wait for a server. The sweep marks orphans there: see
+    /// `Executor::keeps_back`.
     pub(super) segment_buffer: RefCell<SegmentBuffer<HeldSegment>>,
-    /// The reader of punted packets, for those that are decided once more.
+    /// Queue of held segments, for buffered segments that start a rehandoff when they are decided
+    /// again.
     pub(super) again: Option<mpsc::Sender<HeldSegment>>,
     /// Connections that the dispatcher has assigned and counts until it learns of their end.
     dispatched: VecDeque<FourTuple>,
@@ -77,8 +80,8 @@ impl Executor {
         }
     }
 
-    /// Sets the cookie keys by the time of day. Without this call, the engine keeps its own clock
-    /// when the system's clock is set.
+    /// Sets the cookie keys by the time of day. Called periodically, because the engine's clock
+    /// does not follow when the system's clock is set.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
             let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.engine.plane.now());
@@ -86,7 +89,7 @@ impl Executor {
         }
     }
 
-    /// Answers a query of a reader. The client may have disconnected.
+    /// Answers a query of a task that reads punted connections. The task may have ended.
     pub(super) fn answer_question(&mut self, question: ControlQuery) {
         match question {
             ControlQuery::Choose { ends, matched, advice, answer } => {
@@ -131,7 +134,8 @@ impl Executor {
     }
 
     /// Selects the server for a request. The dispatcher's server is used if the request's route
-    /// allows it. From now on the client's packets are buffered until the connection has a server.
+    /// allows it. From this call on, the client's segments are buffered until the connection has a
+    /// server.
     fn choose(
         &mut self,
         ends: &FourTuple,
@@ -157,14 +161,16 @@ impl Executor {
             own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
             proxied: proxy_port.is_some(),
             mss: handoff.mss,
-            // On a director, connections to the host itself are read and not put into a socket.
+            // Only in an every-host farm does a host accept handed-off connections for its own
+            // server.
             takes: !self.director.plan().tables.servers.get(&server)?.local || vip.own != NO_SERVER,
             advised,
         })
     }
 
-    /// Selects a server for another node that holds the client. A session counts the connection
-    /// until that node reports its end. A repeated query gets the same server.
+    /// Selects a server for another node that holds the client's connection. For policies that
+    /// count sessions, a session counts the connection until that node reports its end. A repeated
+    /// query then gets the same server.
     fn decide_for(&mut self, ends: &FourTuple, content: RequestContent<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
@@ -195,8 +201,8 @@ impl Executor {
         found.value.state().is_active().then(|| found.value.server())
     }
 
-    /// Returns the connections that the dispatcher has assigned and that have ended since. Each is
-    /// returned once.
+    /// Returns the connections that the dispatcher has assigned and that have ended. Each
+    /// connection is returned once.
     pub(super) fn dispatched_and_over(&mut self) -> Vec<FourTuple> {
         let mut over = Vec::new();
         for _ in 0..self.handing.dispatched.len().min(LOOKED_AT_MAX) {
@@ -209,7 +215,8 @@ impl Executor {
         over
     }
 
-    /// Runs `then` if the request was matched by the routes in force.
+    /// Runs `then` if the request was matched against the routes in force. If the routes have
+    /// changed, returns [`ControlReply::Changed`], and the caller matches the request again.
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
@@ -269,7 +276,7 @@ impl Executor {
         });
     }
 
-    /// Assigns a connection to a server, and sends these packets first.
+    /// Assigns a connection to a server, and sends these packets of the client first.
     fn give(&mut self, ends: &FourTuple, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
         if !self.director.plan().tables.servers.contains_key(&server)
@@ -322,12 +329,13 @@ impl Executor {
         self.send_decided(&decision, &mut packet);
     }
 
-    /// Sends a client's packet as decided.
+    /// Sends a client's packet according to its decision.
     pub(super) fn send_decided(&mut self, decision: &Decision, packet: &mut Packet<'_>) {
         let loopback = self.director.network().interfaces.iter().find(|(_, found)| found.loopback);
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
-            // To this host's own stack, which accepts connections from the loopback interface, too.
+            // The packet goes to this host's own stack, which also accepts connections from the
+            // loopback interface.
             (Verdict::Pass, Reason::Local) if let Some((&ifindex, _)) = loopback => {
                 let packet = packet.frame().get(layer_three(packet.frame())..).unwrap_or_default();
                 self.send_by(ifindex, &framed(LOOPBACK, packet));

@@ -23,7 +23,8 @@ pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 
 /// Buffer size, larger than any datagram of this protocol.
 const DATAGRAM_BYTES: usize = 1_024;
-/// Number of datagrams that wait for the control loop. Further ones are lost, as on any network.
+/// Number of datagrams that wait for the control loop. Further datagrams are lost, as on any
+/// network.
 const QUEUE: usize = 256;
 /// Socket for datagrams of other hosts.
 pub(super) struct HostSocket {

@@ -10,8 +10,9 @@ use evener_dataplane::Engine;
 use super::executor::KERNEL_ENGINE;
 use crate::io::sysctl::Forwarded;
 
-/// Returns the packets that the kernel must forward: for NAT, and from servers whose router this
-/// host is. Interfaces that the file doesn't name are included only if servers' answers need them.
+/// Returns the packets that the kernel must forward: packets of services with NAT, and replies of
+/// servers that use this host as router. An interface that the file doesn't name is included only
+/// if servers' replies arrive through it.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
     let nat = || farm.services.iter().filter(|service| service.method.translates());
@@ -24,8 +25,8 @@ pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forw
     let name = |ifindex: &u32| Some(network.interfaces.get(ifindex)?.name.as_str());
     let is_own_v4 = |address: IpAddr| address.is_ipv4() && network.is_local(address);
     let is_own = addresses.iter().any(|address| is_own_v4(*address));
-    // With direct server return, answers have the service's address as source. If this host has
-    // that address and routes the answers, its stack would treat them as its own packets.
+    // With direct server return, replies have the service's address as source. If this host has
+    // that address and routes the replies, its stack would treat the replies as its own packets.
     let is_direct = |service: &&Service| !service.method.translates();
     let is_owned = |service: &Service| service.addresses.iter().any(|address| is_own_v4(address.ip()));
     let routes_own = farm.services.iter().filter(is_direct).any(is_owned);

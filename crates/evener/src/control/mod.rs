@@ -59,22 +59,22 @@ use inbox::{Inbox, Message};
 use prepare::StartupSettings;
 use start::StartError;
 
-/// Interval between two portions of the sweep through the session table.
+/// Interval between two portions of the sweep through the session tables.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Interval of checks of the parts that this daemon set up in the kernel. A firewall's reload may
 /// have removed them.
 const RESTORE: Duration = Duration::from_millis(500);
-/// Interval of checks of this host as a server, which need more time.
+/// Interval of checks of this host as a server. These checks take longer.
 const RESTORE_SERVER: Duration = Duration::from_secs(3);
-/// Changes of the network come in bursts: read it once they have settled.
+/// Delay between a change of the network and reading it, since changes come in bursts.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Interval at which the network is read in any case.
+/// Interval at which the network is read even without a notified change.
 const REREAD: Duration = Duration::from_secs(10);
 /// Engine that receives copies of frames.
 const PACKET_ENGINE: &str = "packet";
 /// Engine of a daemon whose services forward no packets.
 const IDLE_ENGINE: &str = "none";
-/// Time for other hosts to own the addresses of a host that leaves.
+/// Time for other hosts to become owners of the addresses of a host that leaves.
 const HANDOVER: Duration = Duration::from_millis(1_500);
 /// Help for keys that a reload can't change.
 const RESTART: &str = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
@@ -122,7 +122,7 @@ struct Daemon {
     executor: Executor,
     config_path: PathBuf,
     directory: PathBuf,
-    /// Settings that are read only at the start, as they were then.
+    /// Settings that are read only at the start, with their values at the start.
     fixed: StartupSettings,
     inbox: Inbox,
     /// This host as a server, in an every-host farm.
@@ -208,7 +208,7 @@ impl Daemon {
         self.directors.report(&record, &mut self.executor);
         self.readiness.write(record);
         self.executor.walk_sessions();
-        // Traces may have ended.
+        // Traces may have ended, so the data plane's filter may have to change.
         if let Err(error) = self.executor.watch() {
             tracing::error!("{error}; retrying in a second");
         }

@@ -16,8 +16,8 @@ use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::GroupSockets;
 
 impl Daemon {
-    /// Checks if a daemon could start with this farm on this host. Probes the addresses that the
-    /// farm newly has.
+    /// Checks if a daemon could start with this farm on this host. Probes the addresses that only
+    /// the new farm has.
     pub(super) async fn prepare(
         &mut self,
         config: Config,
@@ -132,7 +132,7 @@ impl StartupSettings {
         let keys = [
             ("[engine] kind", old.kind != new.kind),
             ("[engine] xdp_mode", old.xdp_mode != new.xdp_mode),
-            // A smaller number only limits the used part of the tables.
+            // A smaller number needs no restart: it only limits the used part of the tables.
             ("[engine] sessions_max", old.sessions_max < new.sessions_max),
             ("[engine] sessions6_max", old.sessions6_max < new.sessions6_max),
             ("[engine] threads", old.threads != new.threads),

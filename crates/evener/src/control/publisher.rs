@@ -34,8 +34,8 @@ impl SnapshotPublisher {
         self.state.installed = Arc::new(installed);
     }
 
-    /// Sets the notes on a file. They are published together with its farm, once the farm is in
-    /// force.
+    /// Sets the notes on a file. The notes are published together with the file's farm, once the
+    /// farm is in force.
     pub(super) fn will_load(&mut self, loaded: Option<LoadedFile>) {
         self.next = loaded;
     }
@@ -49,7 +49,7 @@ impl Executor {
         }
     }
 
-    /// Returns how the engine was attached when it was last here.
+    /// Returns how the engine was attached before the current change took it away.
     pub(super) fn engine_detail(&self) -> &str {
         &self.showing.state.engine_detail
     }

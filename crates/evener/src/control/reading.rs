@@ -1,6 +1,6 @@
-//! Reads a file, and the files that it names, on a separate thread.
-//! A FIFO, a hanging file system or a zone of a million records must not block the loop. The loop
-//! detects failures and answers operators.
+//! Reads a file, and the files that it names, on a separate thread. The loop detects failures and
+//! answers operators. So a FIFO, a hanging file system or a zone of a million records must not
+//! block the loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct NamedFiles {
     pub(super) groups: GroupFiles,
 }
 
-/// Files for DNS answers.
+/// Files from which DNS queries are answered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,
@@ -181,7 +181,7 @@ mod tests {
         let mut refused = reading.done.recv().await.unwrap();
         assert_eq!(refused.number, READERS_MAX as u64 + 1);
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
-        // as if this file had been read
+        // This reload continues as if its file had been read.
         refused.files = Ok(LoadedFiles {
             file: LoadedConfig {
                 config: crate::config::parse(FILE, "x").unwrap(),

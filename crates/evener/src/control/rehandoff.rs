@@ -1,5 +1,5 @@
 //! The control loop's part in rehandoff, when a later request belongs to another server. Segments
-//! that the data plane holds are examined again. Then their connection is moved.
+//! that the data plane holds are examined by the loop, which then lets their connection be moved.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Executor {
             return None;
         }
         if !held.is_whole {
-            // The sender retransmits it.
+            // The checksum is wrong, so the segment is dropped. The sender retransmits it.
             self.finish_session(&ends, &vip, server);
             return None;
         }
@@ -62,7 +62,7 @@ impl Executor {
                 self.begin_buffering(&ends, &vip);
                 Some(Rehandoff { ends, at, header, payload, held })
             }
-            // A connection that this host splices stays here.
+            // A connection that this host splices stays with this host.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note_session(&ends, &vip, server);
                 self.forward_held(held);
@@ -116,8 +116,8 @@ impl Executor {
         self.handing.segment_buffer.borrow_mut().begin(session_key(ends, vip), now_ms());
     }
 
-    /// Buffers a segment until its connection has a server. If the connection has one by now, the
-    /// segment is decided again.
+    /// Buffers a segment until its connection has a server. If the connection already has a server,
+    /// the segment is decided again.
     fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: HeldSegment) {
         let free = self.handing.segment_buffer.get_mut().keep(&session_key(ends, vip), held);
         if let Some(held) = free {

@@ -29,8 +29,8 @@ impl Daemon {
         reply_to_reload(answer, reply);
     }
 
-    /// Publishes and returns which run-time changes were dropped because the file has changed at
-    /// their place.
+    /// Publishes and returns which run-time changes were dropped because the new file
+    /// has other values at the same places.
     fn report_dropped(&self, dropped: &[Edit]) -> String {
         if dropped.is_empty() {
             return String::new();
@@ -43,7 +43,8 @@ impl Daemon {
     /// Reports a reload that changes nothing, with the reason.
     pub(super) fn report_refusal(&mut self, error: String, answer: Option<ReloadReply>) {
         heap::give_back();
-        // A program that has rotated the log waits for this, even if the file is invalid.
+        // A program that has rotated the log waits until the log is reopened, even if the file is
+        // invalid.
         if let Err(error) = self.executor.reopen_log() {
             tracing::warn!("{error}; the log stays in the previous file");
         }

@@ -55,7 +55,7 @@ fn rebased(store: &Store, file: LoadedConfig) -> Result<(RebasedFile, Option<Str
     }
     let mut why = "the saved run-time changes conflict with the file and are not in force".to_owned();
     set_aside(store, &mut why);
-    // Tags of earlier farms must not name another farm.
+    // A new generation: the tag of an earlier farm must never name another farm.
     let empty = Record { generation: generation + 1, ..Record::default() };
     Ok((state::rebase(file, empty)?, Some(why)))
 }

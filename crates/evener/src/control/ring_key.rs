@@ -1,5 +1,5 @@
 //! Key of the hash tables. Directors with the same key choose the same server for a flow without a
-//! session, so connections continue if another director gets their packets.
+//! session. So connections continue if another director gets their packets.
 
 use std::fs;
 use std::io;

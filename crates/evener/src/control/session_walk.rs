@@ -1,5 +1,5 @@
-//! Walks the session tables, a tenth of them each second. Frees expired sessions, and counts
-//! sessions that have seen only SYNs.
+//! Walks the session tables, a tenth of them each second. Frees expired sessions, and counts each
+//! server's sessions and its stalled embryonic sessions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use evener_dataplane::DataPlane;
 
 use crate::config::EngineConfig;
 
-/// Pause before the next sample of a session table: while the table fills, and while it is nearly
-/// empty. FIT_ON is the pause between two portions that are moved.
+/// Pauses of the resizing of session tables. FIT_SOON precedes the next sample while a table fills,
+/// and FIT_LATER otherwise. FIT_ON separates two portions that are moved.
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);
@@ -80,7 +80,8 @@ impl SessionWalker {
         sessions.sweep(start..end, now, |key, value| {
             let keeps = keep(key, value);
             let idle = syn_idle.get(&key.vip).filter(|_| keeps && value.state() == State::New);
-            // In a portion's first visit, new stalls can't be distinguished from old ones.
+            // On the first visit of a portion, a new stall can't be distinguished from an old
+            // stall.
             let is_new =
                 idle.zip(visited).is_some_and(|(idle, visited)| has_stalled(value, *idle, visited, now));
             if is_new {
@@ -94,7 +95,7 @@ impl SessionWalker {
 }
 
 /// True if an embryonic session has stalled since the last visit: its last SYN is old enough now,
-/// and was not then.
+/// and was not at the last visit.
 fn has_stalled(value: Value, idle: u32, visited: u32, now: u32) -> bool {
     let last_syn = value.expires().wrapping_sub(idle);
     let age = |at: u32| at.wrapping_sub(last_syn).cast_signed();

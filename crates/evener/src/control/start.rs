@@ -1,4 +1,4 @@
-//! Starts the daemon from a file, or fails with one clear sentence.
+//! Starts the daemon from a file. A failure is one sentence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,7 +70,7 @@ const RANDOM: &str = "no random numbers from /dev/urandom";
 pub(super) enum StartError {
     #[error("{}", .0.render(has_colour(&io::stderr())))]
     Config(Problems),
-    /// The file is of a host that is only a member of a group.
+    /// The file is for a host that is only a member of a group.
     #[error("{path} has neither services nor names, only a group to join: run `evener agent` with this file", path = .0.display())]
     NoService(PathBuf),
     #[error(transparent)]
@@ -83,7 +83,7 @@ pub(super) enum StartError {
     /// In an every-host farm, the file doesn't identify this host.
     #[error(transparent)]
     NotAHost(#[from] IdentityError),
-    /// The secret that the hosts of a farm share.
+    /// The farm's secret can't be read.
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
     /// This host can't be set up as a server.
@@ -141,7 +141,8 @@ pub(super) async fn start(config_path: &Path, readers: &Readers) -> Result<Daemo
     let interfaces = links.interfaces.keys().copied();
     let (engine, note) = engine::start(&base.config, &base.directory, ring_seed, interfaces)?;
     let adopted = engine.running().is_some();
-    // Loading programs needs some time, in which no message of another host is received.
+    // The start time is read before programs are loaded, since no message of another host is
+    // received meanwhile.
     let started_ms = now_ms();
     let role = match HostRole::begin(&base, &links.network, identity, secret.clone(), engine.kind()).await {
         Ok(role) => role,
@@ -361,7 +362,7 @@ fn assemble(
         path_mtus: links.path_mtus,
         datagrams: role.datagrams,
         queries: role.queries,
-        // Before the first order to the data plane: segments that it holds wait here.
+        // Created before the first order to the data plane, whose held segments wait in this queue.
         held: executor.held(),
         facts,
         member_messages: consumers.member_messages,
@@ -448,10 +449,10 @@ fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment 
     let (lease, now) = (engine.memory().lease, engine.now());
     let lease_holds = lease.until().is_some() && lease.holds(now);
     match lease_ms {
-        // The previous farm may have been an every-host farm.
+        // The previous farm may have been an every-host farm with a lease.
         None => lease.set(None),
-        // A new lease has no end, so it gets one. A host that starts without a network link can't
-        // renew it, and would otherwise answer even after its daemon's death.
+        // A lease without an end gets one. A host that starts without a network link can't renew
+        // the lease, and would otherwise answer even after its daemon's death.
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }
@@ -549,7 +550,8 @@ pub(super) fn seed() -> Result<Seed, StartError> {
     Ok(Seed::from_bytes(bytes))
 }
 
-/// Probes the addresses that the director will announce. Fails if another host owns one.
+/// Probes the addresses that the director will announce. Fails if another host owns one of these
+/// addresses.
 async fn refuse_conflicts(
     executor: &Executor,
     frames: &mut mpsc::Receiver<ReceivedFrame>,

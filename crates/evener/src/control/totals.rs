@@ -1,5 +1,5 @@
 //! Counters of removed servers, by service, so that a service's totals never decrease. A file
-//! beside the daemon's lock stores them, so they survive the daemon as sessions do.
+//! beside the daemon's lock stores the totals, so they survive the daemon as sessions do.
 
 use std::collections::BTreeMap;
 use std::fs;

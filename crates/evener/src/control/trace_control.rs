@@ -18,7 +18,8 @@ pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Started when the data plane first has events to report.
     listener: Option<TraceReader>,
-    /// Trace filter of the data plane. Unknown at first, since an earlier daemon may have set one.
+    /// Trace filter of the data plane. `None` at first: the filter is unknown, since an earlier
+    /// daemon may have set one.
     watched: Option<TraceFilter>,
 }
 
@@ -31,7 +32,7 @@ impl TraceControl {
 /// Opens the access log of a file, if it has one.
 ///
 /// # Errors
-/// A sentence.
+/// If the log can't be opened.
 pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String> {
     config.log.access.as_ref().map(AccessLogFile::open).transpose()
 }
@@ -66,7 +67,7 @@ impl Executor {
     /// Replaces the access log, or ends it, and adapts the data plane's filter.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the log's thread can't be started, or if the engine refuses the filter.
     pub(super) fn set_access_log(&mut self, log: Option<AccessLogFile>) -> Result<(), String> {
         self.trace.recorder.log(log)?;
         self.watch().map_err(|error| error.to_string())
@@ -75,7 +76,8 @@ impl Executor {
     /// Opens the log again, after a log rotation.
     ///
     /// # Errors
-    /// A sentence. The old log then stays open.
+    /// If the file can't be opened: the old log then stays open. Also as
+    /// [`Executor::set_access_log`].
     pub(super) fn reopen_log(&mut self) -> Result<(), String> {
         let log = open_log(&self.config)?;
         self.set_access_log(log)
@@ -84,7 +86,7 @@ impl Executor {
     /// Traces a client until the receiver is dropped.
     ///
     /// # Errors
-    /// A sentence.
+    /// If there are too many traces, or if the engine refuses the filter.
     pub(super) fn follow(&mut self, client: ClientArg) -> Result<mpsc::Receiver<Traced>, String> {
         let lines = self.trace.recorder.follow(client).ok_or_else(|| {
             format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")

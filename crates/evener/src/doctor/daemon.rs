@@ -1,4 +1,4 @@
-//! Checks a running daemon by its own views, or the remains of one that is gone.
+//! Checks a running daemon by its own views, or the remains of a daemon that is gone.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -
     }
     match client.get::<views::DirectorsView>("/v1/directors").await {
         Ok(all) => findings.extend(all.directors.iter().filter_map(director)),
-        // A daemon of an earlier release, which should be restarted.
+        // The daemon is of an earlier release, and should be restarted.
         Err(error) => {
             findings.push(Finding::warn("directors", format!("The daemon does not list them: {error}.")))
         }
@@ -153,7 +153,7 @@ fn stalling(servers: &[views::ServerView]) -> Vec<Finding> {
     found.collect()
 }
 
-/// Returns problems that keep the hosts of an every-host farm apart.
+/// Returns problems of the exchange with another host of an every-host farm.
 fn host(host: &views::HostView) -> Vec<Finding> {
     const CHECK: &str = "hosts";
     let (name, address) = (&host.name, &host.address);
@@ -186,7 +186,8 @@ fn host(host: &views::HostView) -> Vec<Finding> {
     state.into_iter().chain(elsewhere).collect()
 }
 
-/// Returns a problem that keeps a director from replacing this one, or this one from being ready.
+/// Returns a problem that keeps another director from replacing this director, or this director
+/// from being ready.
 fn director(director: &views::DirectorView) -> Option<Finding> {
     const CHECK: &str = "directors";
     let address = director.address;

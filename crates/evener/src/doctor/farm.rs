@@ -154,7 +154,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             ),
         });
     }
-    // In an every-host farm the daemon adds them.
+    // In an every-host farm, the daemon adds missing service addresses.
     for address in others.iter().filter(|_| serves && !service.is_on_every_host()) {
         let len = if address.is_ipv4() { 32 } else { 128 };
         let message = format!(

@@ -14,7 +14,7 @@ use crate::views::Finding;
 
 /// Kernel version from which BPF maps are no locked memory, so that the limit is irrelevant.
 const KERNEL_WITHOUT_MEMLOCK: (u32, u32) = (5, 11);
-/// Locked memory for the maps of a million sessions, on kernels that count them, in bytes.
+/// Locked memory for the maps of a million sessions in bytes, on kernels that count maps as locked.
 const MEMLOCK_BYTES: u64 = 256 << 20;
 
 const PRIVILEGES: &str = "privileges";
@@ -69,7 +69,7 @@ fn privileges(set: Option<u64>) -> Finding {
             "failed to read this process's capabilities from /proc/self/status; mount /proc.",
         );
     };
-    // CAP_SYS_ADMIN includes both of the newer capabilities.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which are newer.
     let bpf = |capability| has(set, capability) || has(set, CAP_SYS_ADMIN);
     let wanted = [
         ("CAP_NET_ADMIN", has(set, CAP_NET_ADMIN)),
@@ -243,7 +243,7 @@ mod tests {
         let container = privileges(Some(0xa804_25fb));
         assert_eq!(container.state, Severity::Warn);
         assert!(container.message.contains("CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{container:?}");
-        // CAP_SYS_ADMIN suffices instead of the two newer ones.
+        // CAP_SYS_ADMIN suffices instead of CAP_BPF and CAP_PERFMON.
         assert_eq!(privileges(Some(1 << 12 | 1 << 13 | 1 << 21)).state, Severity::Ok);
         assert_eq!(privileges(Some(0)).state, Severity::Fail);
         assert_eq!(effective("CapEff:\tmany\n"), None);

@@ -1,5 +1,5 @@
 //! Detects packets for services on interfaces that the director does not use. The data plane never
-//! sees such packets, so no counter or trace shows them.
+//! sees packets on unused interfaces, so no counter or trace shows them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Finds other installations of Evener on this host. A shell or systemd may use another one than
-//! the upgraded one.
+//! Finds other installations of Evener on this host. A shell or systemd may use another
+//! installation than the upgraded one.
 
 use std::env;
 use std::fs;

@@ -28,7 +28,7 @@ struct InterfaceFacts {
     loopback: bool,
     /// Bridge or bond that this interface belongs to.
     controller: Option<u32>,
-    /// Interface in this namespace that this one is based on, such as a VLAN's.
+    /// Lower interface in this namespace, for example of a VLAN.
     lower: Option<u32>,
     /// Mode of an attached XDP program.
     xdp: Option<&'static str>,
@@ -97,7 +97,7 @@ impl Links {
         }
     }
 
-    /// Returns the interfaces among these that have a strict reverse path filter.
+    /// Returns the interfaces of `which` that have a strict reverse path filter.
     pub(super) fn strict_reverse_path(&self, which: impl IntoIterator<Item = u32>) -> Vec<&str> {
         which
             .into_iter()

@@ -1,7 +1,7 @@
 //! `evener doctor`: finds problems of the host, the network and the farm, with or without a running
 //! daemon. It changes, mounts and attaches nothing. It sends ARP requests for the addresses that
-//! this host should announce, queries the agents of servers for their findings, and sends full-size
-//! packets to servers.
+//! this host should announce. It also queries the agents of servers for their findings, and sends
+//! full-size packets to servers.
 
 mod admin;
 mod daemon;

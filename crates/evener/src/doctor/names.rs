@@ -34,7 +34,7 @@ fn missing(wanted: impl Iterator<Item = SocketAddr>, own: &[IpAddr]) -> Vec<Find
     missing.map(finding).collect()
 }
 
-/// Finds names without an address to answer with. `names` must be grouped by name.
+/// Finds names without an address for their answers. `names` must be grouped by name.
 pub(super) fn check_servers(names: &[NameView]) -> Vec<Finding> {
     const CHECK: &str = "names";
     let by_name = names.chunk_by(|one, next| one.name == next.name);

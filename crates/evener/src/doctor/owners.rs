@@ -17,7 +17,8 @@ use crate::views::Finding;
 /// Time that another owner has to answer.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Probes on these interfaces, as the daemon does before it announces an address (RFC 5227, section
+/// Probes the addresses on these interfaces, as the daemon does before it announces an address (RFC
+/// 5227, section
 /// 2.1; RFC 4862, section 5.4).
 pub(super) async fn check_owners(
     config: &Config,

@@ -32,8 +32,8 @@ pub(super) fn check_routes(
     findings
 }
 
-/// Finds routing loops: a host that forwards returns packets for other ports of a service address
-/// to the router that sent them.
+/// Finds routing loops. If this host forwards IP packets, it returns packets for other ports of a
+/// service address to the router that sent the packets.
 pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
     let away = |address: &IpAddr| {
         let path = match address {
@@ -78,7 +78,8 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
     })
 }
 
-/// Checks that servers accept tunnels from this director, which must be listed.
+/// Checks that servers accept tunnels from this director. The file must list this director for
+/// that.
 fn accepted(config: &Config, service: &Service, network: &Network) -> Option<Finding> {
     let farm = config.description();
     let sources = service.servers.iter().filter_map(|server| network.source_towards(server.address));

@@ -1,4 +1,5 @@
-//! Checks of the servers: the findings of their agents, and whether full-size packets reach them.
+//! Checks of the servers: the findings of their agents, and whether full-size packets reach the
+//! servers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

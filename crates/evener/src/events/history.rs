@@ -1,8 +1,8 @@
 //! Events that survive a restart of the daemon: a file of JSON lines beside the run-time changes. A
 //! separate thread writes it, and the next daemon reads it at its start.
 //!
-//! The daemon serves without it. If the disk is full, read-only or hangs, a warning is logged, and
-//! only the events since the start are available.
+//! The daemon also works without the file. If the disk is full, read-only or hangs, a warning is
+//! logged, and only the events since the start are available.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,11 +21,12 @@ use crate::runtime::shown::json;
 const FILE_BYTES: u64 = 1 << 20;
 /// Timeout of reading the file, which delays the start.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// JSON parsers represent smaller numbers exactly (RFC 8259, section 6).
+/// Upper bound of event numbers. JSON parsers represent smaller numbers exactly (RFC 8259, section
+/// 6).
 const NUMBER_END: u64 = 1 << 53;
 
-/// Restores the events of the files in `folder`, and starts to write new ones there. The caller
-/// holds the lock of this network namespace, so no other daemon writes there.
+/// Restores the events of the files in `folder`, and starts to write new events to this folder. The
+/// caller holds the lock of this network namespace, so no other daemon writes to the folder.
 pub(crate) async fn start(readers: &Readers, folder: &Path) {
     let (bus, path) = (readers.bus(), path(folder));
     let read = {
@@ -38,7 +39,7 @@ pub(crate) async fn start(readers: &Readers, folder: &Path) {
             older.into_iter().chain(newer).for_each(|event| past.push(event.into()));
             bus.restore(past);
         }
-        // The writer's thread waits for the file, and no other.
+        // Only the writer's thread waits for the file.
         Err(late) => tracing::warn!("failed to read earlier events: {late}"),
     }
     let mut history = History::new(path);

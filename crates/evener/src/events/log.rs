@@ -27,7 +27,7 @@ pub(crate) fn write(event: &DaemonEvent) {
             Level::Warning => tracing::warn!(file, "{event}"),
             Level::Error => tracing::error!("{event}"),
         },
-        // Standard error shows that already.
+        // Standard error already has the line `evener: ready`.
         DaemonEvent::Ready { serving: true } => {}
         DaemonEvent::Stopping => tracing::debug!("{event}"),
         DaemonEvent::Ready { serving: false }
@@ -47,7 +47,7 @@ pub(crate) fn write(event: &DaemonEvent) {
 
 fn write_farm(event: &director::Event) {
     let (service, server) = match event {
-        // The text contains both.
+        // The text already contains the service and the server.
         director::Event::Member { .. } => (None, None),
         _ => (event.service(), event.server().map(|server| server.server.as_str())),
     };

@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Readers {
     bus: Bus,
-    /// Each thread holds a clone. `ended` is closed once there are none. `None` once no more
-    /// threads may start.
+    /// Each thread holds a clone, and `ended` is closed once all clones are dropped. `None` once no
+    /// more threads may start.
     running: Option<Sender<Infallible>>,
     ended: Receiver<Infallible>,
 }

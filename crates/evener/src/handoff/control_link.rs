@@ -21,13 +21,13 @@ const ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub(crate) struct ControlLink {
     questions: mpsc::Sender<ControlQuery>,
-    /// Knows the routes in force.
+    /// Provides the routes in force.
     recorder: Arc<Recorder>,
     looking: Arc<Semaphore>,
     bus: Bus,
 }
 
-/// Route of a request, by the routes of one moment.
+/// Result of matching a request against the routes of one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct MatchedRoute {
     routes: Arc<RouteIndex>,
@@ -50,7 +50,7 @@ impl MatchedRoute {
         MatchedRoute { routes, route, ring }
     }
 
-    /// True if the match is by these routes.
+    /// True if the request was matched against these routes.
     pub(crate) fn is_by(&self, routes: &Arc<RouteIndex>) -> bool {
         Arc::ptr_eq(&self.routes, routes)
     }

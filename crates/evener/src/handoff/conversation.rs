@@ -32,7 +32,7 @@ const UNSERVED: &str = "No server takes this request now.";
 /// Timeout of sending the last response.
 const GOODBYE: Duration = Duration::from_millis(PATIENCE_MS / 5);
 
-/// Current place of the client's connection.
+/// Current holder of the client's connection.
 enum ClientSocket {
     /// In a socket of this process.
     Local(TcpStream),
@@ -70,8 +70,8 @@ struct HandoffTask<'r> {
     server: Option<TcpStream>,
 }
 
-/// Handles an accepted connection until it is handed off or closed. It occupies the slot meanwhile,
-/// and may be evicted.
+/// Handles an accepted connection until it is handed off or closed. Until then the connection
+/// occupies a slot, and may be evicted.
 pub(super) async fn accepted(
     stream: TcpStream,
     ends: FourTuple,
@@ -82,7 +82,7 @@ pub(super) async fn accepted(
     run(Transfer::accepted(now_ms()), task, Some(slot)).await;
 }
 
-/// Moves a connection, or leaves it with its server, or ends it.
+/// Moves an open connection to another server, leaves it with its server, or resets it.
 pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
     let task = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
     run(Transfer::moving(now_ms()), task, None).await;
@@ -227,7 +227,7 @@ impl<'r> HandoffTask<'r> {
         });
     }
 
-    /// Sends a query that needs no answer to the control loop.
+    /// Sends the control loop a query that needs no reply.
     async fn query_control(&self, question: ControlQuery) -> TransferInput {
         self.reader.control.send(question).await;
         TransferInput::Done
@@ -242,7 +242,8 @@ impl<'r> HandoffTask<'r> {
         }
     }
 
-    /// Complex routes are matched, too.
+    /// Checks if the held request belongs to another server. Unlike the data plane, also matches
+    /// complex routes.
     async fn check_rehandoff(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
         let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
@@ -411,7 +412,7 @@ impl<'r> HandoffTask<'r> {
         TransferInput::Reached(self.server.is_some())
     }
 
-    /// True if the client may understand text.
+    /// True if the client may understand an HTTP response in plain text.
     fn speaks_text(&self) -> bool {
         self.bytes.first().is_some_and(u8::is_ascii_alphabetic)
     }
@@ -424,7 +425,7 @@ impl<'r> HandoffTask<'r> {
             FinalResponse::Status(502) => last_bytes(&Response::sentence(502, UNREACHED)),
             FinalResponse::Status(status) => last_bytes(&Response::sentence(status, UNSERVED)),
             // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9). With
-            // TLS there is no way to send one.
+            // TLS, the director can't send a status.
             FinalResponse::TimedOut if speaks_text => last_bytes(&Response::refusal(HttpRefusal::Timeout)),
             FinalResponse::Http1Required => HTTP_1_REQUIRED.to_vec(),
             FinalResponse::TimedOut | FinalResponse::Reset => {
@@ -473,8 +474,8 @@ impl HeadRefusal {
 mod tests {
     use super::*;
 
-    /// The numbers of `docs/how-it-works/handoff.md`. A connection also needs its socket, the
-    /// client's bytes and a read buffer.
+    /// Checks the numbers of `docs/how-it-works/handoff.md`. A connection also needs its socket,
+    /// the client's bytes and a read buffer.
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();

@@ -7,7 +7,7 @@ use evener_core::path::content::{
     ContentParse, HELLO_MAX, PuntReason, RequestClass, RequestKey, joined, read_within,
 };
 
-/// Maximum length of a head, in bytes. Servers accept no longer heads either.
+/// Maximum length of a head, in bytes. Servers don't accept longer heads either.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
 /// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

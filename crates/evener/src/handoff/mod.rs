@@ -1,6 +1,6 @@
 //! Connections that the data plane can't assign to a server: because of a partial or unusual
-//! request, or a route that it can't match.
-//! The data plane punts them to this process, which reads the request and hands the connection off.
+//! request, or a route too complex for the data plane. The data plane punts them to this process,
+//! which reads the request and hands the connection off.
 //!
 //! Memory and time per client are bounded, and so is the number of clients
 //! ([`connection_limit`](crate::runtime::connection_limit)).
@@ -48,7 +48,7 @@ pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 /// Query or order to the control loop about a connection.
 pub(crate) enum ControlQuery {
     /// Select the server for a request. Until the connection is [assigned](ControlQuery::Give), the
-    /// client's segments are dropped and retransmitted. `advice` is the dispatcher's choice.
+    /// client's segments are buffered. `advice` is the dispatcher's choice.
     Choose {
         ends: FourTuple,
         matched: MatchedRoute,
@@ -63,7 +63,7 @@ pub(crate) enum ControlQuery {
     },
     /// Check if the connection's server also answers this request.
     Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
-    /// Leave the connection with its server, and send the segment there.
+    /// Leave the connection with its server, and send the segment to the server.
     Pass { ends: FourTuple, held: HeldSegment },
     /// Another node has assigned this connection to a server.
     Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
@@ -86,7 +86,7 @@ pub(crate) struct ChosenTarget {
     pub(crate) server: u16,
     /// Address and port at which the server listens, for a spliced connection.
     pub(crate) own: SocketAddr,
-    /// True if the server expects the PROXY protocol there.
+    /// True if the server expects the PROXY protocol at that address.
     pub(crate) proxied: bool,
     /// Maximum segment size on the path to the server, in bytes.
     pub(crate) mss: u16,
@@ -127,7 +127,7 @@ impl Outcomes {
             Mechanism::ClientTimeout => &self.client_timeout,
             Mechanism::ClientClosed => &self.client_closed,
             Mechanism::Evicted => &self.evicted,
-            // Not read here.
+            // The data plane has assigned the connection, which was not read here.
             Mechanism::Kernel => return,
         };
         outcome.fetch_add(1, Relaxed);
@@ -210,8 +210,8 @@ impl PuntListener {
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.listen(BACKLOG)?;
-        // An accepted connection has the service's port. This option lets the host's own web server
-        // listen on it meanwhile.
+        // Accepted connections occupy the service's port. With this option, the host's own web
+        // server can still listen on that port.
         socket.set_reuse_address(true)?;
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();

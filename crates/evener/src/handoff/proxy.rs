@@ -1,5 +1,5 @@
-//! The PROXY protocol, version 2: sends the client's address to a server that is reached by another
-//! connection (HAProxy's proxy-protocol.txt, section 2.2).
+//! The PROXY protocol, version 2: sends the client's address to the server of a spliced connection
+//! (HAProxy's proxy-protocol.txt, section 2.2).
 
 use std::net::IpAddr;
 

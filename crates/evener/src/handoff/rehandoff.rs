@@ -12,7 +12,7 @@ use super::FourTuple;
 /// A client's segment that the data plane held, as received.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldSegment {
-    /// Reason: the segment starts the rehandoff, or arrived during it.
+    /// Reason of the hold: the segment starts a rehandoff, or arrived during one.
     pub(crate) reason: Reason,
     /// Interface of arrival.
     pub(crate) ifindex: u32,
@@ -27,7 +27,7 @@ pub(crate) struct HeldSegment {
 #[derive(Debug)]
 pub(crate) struct Rehandoff {
     pub(crate) ends: FourTuple,
-    /// Address of the server.
+    /// Address of the connection's current server.
     pub(crate) at: IpAddr,
     /// The client's next segment: its header, payload and frame.
     pub(crate) header: TcpHeader,
@@ -45,7 +45,7 @@ pub(super) fn taken_up(moving: &Rehandoff, at_rest: Saved) -> Saved {
         receive_next: header.sequence.wrapping_add(payload.len() as u32),
         unread: payload.clone(),
         // The server's timestamp that the client has echoed last. This host's timestamps continue
-        // from it.
+        // from that value.
         terms: AgreedOptions { timestamp: terms.timestamp.and(header.options.timestamp_echo), ..terms },
         window: Window { send_update: header.sequence, send, send_max: window.send_max.max(send), ..window },
         ..at_rest

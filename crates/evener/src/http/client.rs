@@ -27,7 +27,7 @@ pub(crate) type Pool<B> = legacy::Client<HttpConnector, B>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
     pub(crate) to: SocketAddr,
-    /// Local address, if it matters.
+    /// Local address to connect from. `None` for any address.
     pub(crate) from: Option<IpAddr>,
     /// For TLS: host name of the certificate, and the trusted authorities.
     pub(crate) tls: Option<(&'a str, &'a Arc<ClientConfig>)>,
@@ -48,7 +48,7 @@ pub(crate) enum RequestError {
     /// The connection failed.
     #[error(transparent)]
     Connection(#[from] io::Error),
-    /// The answer is no HTTP, or was cut off.
+    /// The response is not HTTP, or was cut off.
     #[error("the reply is not HTTP: {0}")]
     Answer(#[from] hyper::Error),
 }
@@ -167,7 +167,7 @@ where
 {
     let builder = &mut http1::Builder::new();
     let (mut sender, connection) = builder.title_case_headers(true).handshake(TokioIo::new(stream)).await?;
-    // The task moves the connection's bytes. Its errors also show in the response.
+    // The task moves the connection's bytes. Errors of the task also show in the response.
     tokio::spawn(connection);
     sender.send_request(request).await
 }

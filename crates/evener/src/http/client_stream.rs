@@ -1,9 +1,9 @@
 //! Connection of a client. A client that acknowledges no byte for too long ([`SendTimeout`]) is
 //! reset, which frees its slot and the kernel's buffers.
 //!
-//! tokio treats a new socket as not ready until epoll(7) reports it. Usually the request is already
-//! there, and the response fits the send buffer. Both are therefore tried at once, which saves a
-//! pass of the runtime.
+//! tokio treats a new socket as not ready until epoll(7) reports it. Usually the request has
+//! already arrived, and the response fits the send buffer. The first read and the first write are
+//! therefore tried at once, which saves a pass of the runtime.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -64,8 +64,8 @@ pub(crate) struct ClientStream<S> {
     stream: S,
     /// True before the first read.
     is_new: bool,
-    /// True after the last write. The close itself informs the client, unless there are further
-    /// reads.
+    /// True after the last write. The FIN is postponed: usually the socket is closed at once, and
+    /// only a further read sends the FIN first.
     is_ending: bool,
     /// Time without an acknowledged byte after which the client is reset.
     timeout: Duration,

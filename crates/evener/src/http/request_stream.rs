@@ -1,6 +1,6 @@
 //! Stream of a client's requests. Core's [`Requests`] checks each request, and only checked bytes
-//! are passed to hyper. hyper sees each request as its connection's last one, so an idle connection
-//! occupies none of hyper's buffers.
+//! are passed to hyper. To hyper, each request is the last request of its connection, so an idle
+//! connection occupies none of hyper's buffers.
 
 use std::future::poll_fn;
 use std::io;
@@ -101,8 +101,8 @@ impl<S: AsyncRead + Unpin> RequestStream<S> {
                 Ok(Ok(0) | Err(_)) => return false,
                 Ok(Ok(_)) if is_started => {}
                 Ok(Ok(_)) => {
-                    // The time limit of a head starts with its first byte, so sending it byte by
-                    // byte gains nothing.
+                    // The time limit of a head starts with its first byte. So a client gains no
+                    // time by sending the head byte by byte.
                     (is_started, deadline) = (true, Instant::now() + head);
                 }
                 Err(_) => {
@@ -160,7 +160,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestStream<S> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// The connection continues, or is closed elsewhere.
+    /// Does nothing: the connection continues with another request, or the caller closes it.
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(context)
     }

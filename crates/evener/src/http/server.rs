@@ -26,8 +26,8 @@ pub(crate) struct ConnectionBounds {
     pub(crate) head: Duration,
     /// Maximum idle time between two requests. `None` for a single request.
     pub(crate) idle: Option<Duration>,
-    /// True if a client that has closed its sending side still gets an answer. Otherwise the answer
-    /// ends then.
+    /// True if a client that has closed its direction still gets a response. If false, the response
+    /// ends as soon as the client closes its direction.
     pub(crate) half_close: bool,
 }
 

@@ -10,8 +10,8 @@ use super::reasons::{self, LeftReason};
 /// `Ok` if a feature is carried over, or the reason why not.
 pub(super) type Carried = Result<(), &'static LeftReason>;
 
-/// Client affinity: connections from one client address go to the same server.
-/// The affinity expires after these seconds, if the source has a time. `_keys` are keys of
+/// Client affinity: connections from one client address go to the same server. The affinity expires
+/// after `_seconds`, if the source has a time. `_keys` are keys of
 /// `[[service]]`.
 pub(super) fn affinity(_keys: &mut Vec<String>, _seconds: Option<u64>) -> Carried {
     Err(&reasons::AFFINITY)
@@ -38,8 +38,8 @@ pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
     Ok(())
 }
 
-/// Sets up probes over TLS, which have to be HTTPS probes.
-/// They need a name to verify, unless every certificate is accepted. Without a name the probe only
+/// Sets up HTTPS probes, the only probes over TLS. An HTTPS probe must have a name to verify or
+/// accept every certificate. Otherwise, or if the source doesn't probe by HTTP, the probe only
 /// opens a TCP connection.
 pub(super) fn https_check(health: &mut DraftHealth, tls: Option<DraftTls>, is_http: bool) -> Carried {
     let tls = tls.filter(|tls| is_http && (!tls.verify || tls.name.is_some()));

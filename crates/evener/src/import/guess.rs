@@ -6,7 +6,7 @@ use super::source::Source;
 /// Maximum number of lines that are examined.
 const LINES: usize = 10_000;
 
-/// First words of lines that only this program has.
+/// For each program, first words of lines that no other program has.
 const WORDS: [(Origin, &[&str]); 4] = [
     (Origin::Ipvsadm, &["-A", "-a", "-C", "--add-service", "--add-server", "ipvsadm", "/sbin/ipvsadm"]),
     (
@@ -28,7 +28,7 @@ const WORDS: [(Origin, &[&str]); 4] = [
     ),
 ];
 
-/// Returns the program with the most such lines.
+/// Returns the program with the most lines that begin with its own words.
 pub(super) fn origin(source: &Source) -> Option<Origin> {
     let mut counts = WORDS.map(|(origin, _)| (origin, 0_usize));
     for line in source.lines.iter().take(LINES) {

@@ -192,7 +192,7 @@ impl<'s> Ledger<'s> {
         self.open(places).into_iter().for_each(|place| self.leave(place, reason));
     }
 
-    /// Leaves places that were carried over, unless they are still needed.
+    /// Leaves places that were carried over, except the places in `needed`.
     pub(super) fn take_back(
         &mut self,
         places: &BTreeSet<usize>,

@@ -9,12 +9,12 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weight {
-    /// Other clients or servers than before: access rules, lost servers and routes, protocols,
-    /// checks.
+    /// The loss changes which clients or servers are served: access rules, lost servers and routes,
+    /// protocols, checks.
     Served,
     /// The same clients are served in a different way.
     Handled,
-    /// Settings of the other program's own process, logs and statistics.
+    /// Only settings of the other program's own process, logs and statistics are lost.
     Process,
 }
 

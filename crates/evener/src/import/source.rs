@@ -29,8 +29,8 @@ pub struct ImportError {
     pub why: String,
 }
 
-/// A place: a line, or the part of a line that belongs to one statement.
-/// The places of an included file follow that of the statement that includes it.
+/// A place: a line, or the part of a line that belongs to one statement. The places of an included
+/// file follow the place of the statement that includes the file.
 #[derive(Clone, Debug)]
 pub(super) struct SourceLine {
     /// Index of the file in [`Source::files`].
@@ -92,9 +92,8 @@ impl Source {
 /// Finds and opens included files, within the limits.
 #[derive(Debug, Default)]
 pub(super) struct Includes {
-    /// Folders for relative names.
-    /// The first is that of the first file. If `is_nested`, each open file adds its own folder.
-    /// Without a folder, no file is included.
+    /// Folders for relative names. The first folder belongs to the first file. If `is_nested`, each
+    /// open file adds its own folder. Without a folder, no file is included.
     folders: Vec<PathBuf>,
     /// True if names are relative to the including file, not to the first file.
     is_nested: bool,

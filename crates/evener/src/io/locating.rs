@@ -17,7 +17,7 @@ pub(crate) enum LocateError {
     /// The name is unknown, or no resolver answered.
     #[error("{0} can't be resolved: {1}")]
     Unresolved(String, io::Error),
-    /// It would be this daemon.
+    /// The address belongs to this daemon.
     #[error("{0} is an address of this director")]
     Own(SocketAddr),
     /// The address is not allowed for members.

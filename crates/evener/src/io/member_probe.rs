@@ -37,7 +37,8 @@ pub(crate) async fn probe_member(
         }
     };
     if health.kind == HealthKind::None {
-        // Only the address matters. A name that can't be resolved now is no failure.
+        // Without a probe, only the address is checked. A name that can't be resolved now is no
+        // failure.
         return match found {
             Ok(_) => Ok(0),
             Err(Failure::Forbidden(why)) => Err(Failure::Forbidden(why)),

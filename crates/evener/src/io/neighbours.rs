@@ -1,5 +1,5 @@
-//! ARP and neighbour discovery by the daemon itself. The host's own tables keep one MAC for an
-//! address, but discovery needs every host that answers.
+//! ARP and neighbour discovery by the daemon itself. The host's own tables keep only one MAC for an
+//! address, but discovery needs the MACs of all hosts that answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

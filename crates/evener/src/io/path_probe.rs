@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(400);
 /// Time without a packet after which a train has ended.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Measures by trains of UDP packets. Agents send them only to probers with the farm's key.
+/// Measures by trains of UDP packets. Agents send trains only to probers with the farm's key.
 ///
 /// # Errors
 /// A text on why the measurement failed.
@@ -74,8 +74,8 @@ struct Prober {
 
 impl Prober {
     async fn open(to: SocketAddr, key: Key, request: Nonce) -> io::Result<Prober> {
-        // Not connected: a host with several addresses may answer from another one. The tag
-        // authenticates the answer.
+        // The socket is not connected, since a host with several addresses may answer from another
+        // one. The tag authenticates the answer.
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).await?;

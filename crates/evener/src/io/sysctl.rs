@@ -1,4 +1,5 @@
-//! Kernel settings that a farm needs while it is served. They are changed, recorded, and restored.
+//! Kernel settings that a farm needs while it is served. The daemon changes these settings, records
+//! the old values, and restores them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +12,15 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 const PROC_SYS: &str = "/proc/sys";
 
-/// True if the kernel drops packets on this interface whose source it would reach through another
-/// one.
+/// True if this interface drops packets from sources that the kernel would reach through another
+/// interface.
 pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
     let of = |name: &str| {
         let setting = fs::read_to_string(format!("{PROC_SYS}/net/ipv4/conf/{name}/rp_filter")).ok()?;
         setting.trim().parse::<u8>().ok()
     };
-    // The larger value counts (ip-sysctl, rp_filter): 1 is strict, 2 is loose.
+    // The larger value of `all` and the interface counts (ip-sysctl, rp_filter): 1 is strict, 2 is
+    // loose.
     of("all").max(of(interface)) == Some(1)
 }
 
@@ -88,9 +90,9 @@ impl ChangedSysctls {
                     wanted.push((accept, "2"));
                 }
                 wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
-                // The stack forwards packets that the route lookup can't yet, but needs more than
-                // that. Kernels since 6.17 have a setting per interface, older ones only one for
-                // all.
+                // The stack forwards packets whose route lookup finds no neighbour yet, and needs a
+                // further setting: one per interface since Linux 6.17, before that one for all
+                // interfaces.
                 let force = format!("net/ipv6/conf/{interface}/force_forwarding");
                 match self.read(&force) {
                     Ok(_) => wanted.push((force, "1")),
@@ -156,7 +158,7 @@ impl ChangedSysctls {
 
     fn set(&mut self, name: &str, was: String, value: &str) -> io::Result<()> {
         // An interface that came back has the kernel's defaults again. The recorded value is the
-        // original one, so it is kept.
+        // original value, so the record is kept.
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;

@@ -74,7 +74,7 @@ impl Datagrams {
     /// Receives queries. Returns their number.
     fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         let mut rooms = self.queries.each_mut().map(|query| [IoSliceMut::new(query)]);
-        // Waits for the first query, and reads further ones that are queued.
+        // Waits for the first query, and reads further queries that are queued.
         let flags = MsgFlags::MSG_WAITFORONE;
         let came = recvmmsg(socket.as_raw_fd(), &mut self.received, rooms.iter_mut(), flags, None)?;
         let mut count = 0;

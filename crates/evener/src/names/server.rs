@@ -37,17 +37,17 @@ pub(crate) enum NamesError {
         /// Remedy, after a semicolon.
         help: &'static str,
     },
-    /// A thread can't be had.
+    /// A thread can't be started.
     #[error("failed to start the threads that answer queries: {0}")]
     Threads(io::Error),
 }
 
-/// State that queries are answered with. Its parts are replaced as a whole.
+/// State from which queries are answered. Each part is replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct QueryContext {
     pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
-    /// Remaining budget of all threads together.
+    /// Remaining budget of answers, for all threads together.
     total: Arc<SharedBudget>,
     pub(crate) counts: Arc<QueryCounts>,
     key: Seed,
@@ -101,7 +101,7 @@ impl Drop for DnsServer {
         self.is_over.store(true, Relaxed);
         self.stream.abort();
         for thread in self.threads.drain(..) {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = thread.join();
         }
     }
@@ -111,7 +111,7 @@ impl Drop for DnsServer {
 pub(crate) struct DnsServers {
     answering: Arc<QueryContext>,
     running: BTreeMap<SocketAddr, DnsServer>,
-    /// Sockets that are not served yet. Their queries wait.
+    /// Sockets that are not served yet. Queries to them wait in the kernel.
     waiting: Vec<BoundSockets>,
     has_started: bool,
     /// Limit of connections on all addresses. Created with the first address.
@@ -147,7 +147,7 @@ impl DnsServers {
         Ok(BoundSockets(opened.collect::<Result<_, NamesError>>()?))
     }
 
-    /// Serves exactly these addresses, once it has [begun](DnsServers::begin).
+    /// Serves exactly these addresses, once [`DnsServers::begin`] has been called.
     ///
     /// # Errors
     /// If threads can't be started.

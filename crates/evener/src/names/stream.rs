@@ -28,7 +28,7 @@ thread_local! {
     static ANSWER: RefCell<Vec<u8>> = RefCell::new(vec![0; 65_535]);
 }
 
-/// Accepts connections forever. Dropping the future ends all of them.
+/// Accepts connections forever. Dropping the future ends all connections.
 pub(super) async fn serve(listener: TcpListener, answering: Arc<QueryContext>, limit: ConnectionLimit) {
     let next = || async {
         let (stream, client) = listener.accept().await?;

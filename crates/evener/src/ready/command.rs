@@ -74,7 +74,7 @@ async fn watch(directory: &Path, args: &ReadyArgs) -> Result<bool, String> {
             };
             match done {
                 Ok(status) if status.success() => due = None,
-                // The front would go on as if nothing had changed.
+                // The command has failed, so the front may not know the new state yet.
                 Ok(status) => eprintln!("evener: {command}: {status}; retrying"),
                 Err(error) => eprintln!("evener: failed to run {command}: {error}; retrying"),
             }

@@ -1,7 +1,7 @@
 //! Readiness of this host as a director, for keepalived, a BGP speaker or a balancer in front. Each
 //! second the daemon writes its state to a record. The record survives the daemon, as the data
-//! plane does. The readiness follows from the record and the host's current state, without an
-//! answer from the daemon.
+//! plane does. The readiness follows from the record and the host's current state, without a query
+//! to the daemon.
 
 pub mod command;
 mod seen;
@@ -50,7 +50,7 @@ pub(crate) struct Record {
 pub(crate) struct NeededInterface {
     pub(crate) ifindex: u32,
     pub(crate) name: String,
-    /// True if the file names the interface, so that no other one can replace it.
+    /// True if the file names the interface. No other interface can replace it then.
     pub(crate) is_named: bool,
 }
 

@@ -41,7 +41,7 @@ impl AccessLogFile {
     /// Opens a log, to append to it.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the log can't be opened.
     pub(crate) fn open(target: &LogTarget) -> Result<AccessLogFile, String> {
         let sink: Box<dyn Write + Send> = match target {
             LogTarget::Stdout => Box::new(io::stdout()),
@@ -51,7 +51,7 @@ impl AccessLogFile {
     }
 }
 
-/// Opens without blocking. Otherwise the open of a pipe would wait for a reader.
+/// Opens a log without blocking. Otherwise the open of a pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(MODE).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC);

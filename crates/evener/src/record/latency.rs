@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::DecisionLatency;
 
-/// Upper bounds in nanoseconds, from the kernel's time to a slow client's.
+/// Upper bounds in nanoseconds, from the duration of a decision in the kernel to that of a slow
+/// client's request.
 const BOUNDS: [u64; 10] =
     [1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
 

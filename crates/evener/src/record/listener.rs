@@ -38,7 +38,7 @@ impl Drop for TraceReader {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = thread.join();
         }
     }
@@ -67,7 +67,7 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
         }
         lost = now_lost;
     }
-    // The events before the end.
+    // Reads the events that were reported before the end.
     if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
         batch.iter().for_each(|event| record_event(recorder, event, epoch));

@@ -164,7 +164,7 @@ impl Recorder {
     /// Replaces the log, or ends it. The previous log still gets its queued lines.
     ///
     /// # Errors
-    /// A sentence. There is no log then.
+    /// If the log's thread can't be started. There is no log then.
     pub(crate) fn log(&self, log: Option<AccessLogFile>) -> Result<(), String> {
         let started = log.map(|log| AccessLogQueue::start(log, Arc::clone(&self.counts))).transpose();
         let (writing, error) = match started {

@@ -1,4 +1,4 @@
-//! Names for the data plane's numbers.
+//! Names of services and servers, by the addresses and slots that the data plane reports.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

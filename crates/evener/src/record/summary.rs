@@ -119,7 +119,8 @@ fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
     let compression = usize::from(*rest.first()?);
     rest = rest.get(1 + compression..)?;
     if rest.is_empty() {
-        // A hello needs no extensions. This one may have some that are missing here.
+        // A hello needs no extensions. The extensions of a hello that is cut off may be missing
+        // here.
         let len = usize::from(*bytes.get(6)?) << 16 | u16_at(bytes, 7)?;
         return (bytes.len() >= 9 + len).then_some(None);
     }

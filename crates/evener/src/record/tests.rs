@@ -72,7 +72,7 @@ fn kernel_decision_makes_access_log_line() {
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":"tls","cut":true,"route":null,"server":"web1","mechanism":"kernel","decide_us":1.25}
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"no_server","decide_us":1.25}
     "#);
-    // The user-space reader records this one.
+    // The user-space reader records this connection.
     let punted = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
     recorder.connection(&punted, at());
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };

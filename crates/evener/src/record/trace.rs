@@ -18,7 +18,7 @@ const BEHIND_MAX: usize = 4_096;
 struct TraceSubscriber {
     client: ClientArg,
     lines: mpsc::Sender<Traced>,
-    /// Number of lines lost since the last queued one.
+    /// Number of lines that were lost since the last queued line.
     lost: u64,
 }
 

@@ -33,21 +33,21 @@ use crate::http::server::{self, ConnectionBounds};
 use crate::http::to_hyper;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Maximum number of connections that wait for another host.
+/// Number of slots for connections that use TLS or wait for another host.
 const WAITING: usize = 1_024;
 /// Time limits of a head or a TLS handshake, and of an idle connection.
 const BOUNDS: ConnectionBounds =
     ConnectionBounds { head: Duration::from_secs(10), idle: Some(Duration::from_secs(60)), half_close: true };
 /// Time without an acknowledged byte after which a client is reset.
 const SEND: Duration = Duration::from_secs(20);
-/// Maximum length of a body that is read and dropped to keep the connection, in bytes, and the time
-/// limit for that.
+/// A request body up to this length in bytes is read and dropped, to keep the connection. DRAINED
+/// is the time limit of the read.
 const DRAINED_MAX: u64 = 64 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
-/// Time limit and maximum length of a message, in bytes.
+/// Time limit of a member's message, and its maximum length in bytes.
 const MESSAGE: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: usize = 64 * 1024;
-/// Minimum interval at which a connection's slot is renewed.
+/// Minimum interval between renewals of a connection's slot.
 const RENEWAL: Duration = Duration::from_secs(1);
 
 type ResponseBody = Either<Full<Bytes>, FetchedBody>;
@@ -64,7 +64,7 @@ pub(crate) struct MemberMessage {
     /// Verified certificate of the client.
     pub(crate) certificate: Option<CertificateDer<'static>>,
     pub(crate) body: Vec<u8>,
-    /// Channel for the answer.
+    /// Channel for the control loop's response.
     pub(crate) answer: oneshot::Sender<http::Response>,
 }
 
@@ -94,7 +94,7 @@ impl Clients {
         }
     }
 
-    /// A place for a new connection.
+    /// Waits for a slot for a new connection. TLS connections get a slot of the smaller pool.
     pub(super) async fn admit(&self, client: SocketAddr, front: &Frontend) -> ClientSlot {
         let is_waiting = front.is_secure();
         let limit = if is_waiting { &self.waiting } else { &self.places };
@@ -102,7 +102,7 @@ impl Clients {
     }
 }
 
-/// The place that a connection has.
+/// A connection's slot, of the larger or the smaller pool.
 pub(super) struct ClientSlot {
     slot: ConnectionSlot,
     /// True if the slot belongs to the smaller pool.
@@ -111,7 +111,8 @@ pub(super) struct ClientSlot {
 }
 
 impl ClientSlot {
-    /// The connection has a request.
+    /// Renews the slot after a request, at most once per [`RENEWAL`]. Of a source's connections,
+    /// the least recently renewed is evicted first.
     fn renew(&mut self, now: Instant) {
         if self.renewed.is_none_or(|renewed| now.duration_since(renewed) >= RENEWAL) {
             self.renewed = Some(now);
@@ -195,7 +196,7 @@ impl Connection {
     }
 
     fn place(&self) -> MutexGuard<'_, ClientSlot> {
-        // Nothing is half done in there that another could not go on with.
+        // A panic can't leave the slot inconsistent, so a poisoned lock is usable.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -219,7 +220,7 @@ impl Connection {
     async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
         self.place().renew(began);
-        // The head is only needed for the log.
+        // The head is only needed for the access log.
         let is_logged = self.clients.request_log.is_wanted();
         let head = if is_logged { head_of(&request) } else { Vec::new() };
         let (decision, member) = self.decide(&request);
@@ -273,7 +274,7 @@ impl Connection {
         (decision, Some(member.id))
     }
 
-    /// Passes a member's message to the control loop, and returns its answer.
+    /// Passes a member's message to the control loop, and returns the response of the loop.
     async fn message(&self, request: Request<Incoming>) -> http::Response {
         let refuse = http::Response::sentence;
         let (head, body) = request.into_parts();
@@ -324,10 +325,10 @@ impl Connection {
     }
 }
 
-/// Reads a body and drops it, so that the connection can be kept. Returns false if that is
-/// impossible.
-/// A client that expects 100-continue may send the body or not (RFC 9110, section 10.1.1). The
-/// start of its next request is then unknown.
+/// Reads a request's body and drops it, so that the connection can be kept. Returns false if the
+/// body is too long, incomplete or late, or if the client expects 100-continue. A client that
+/// expects 100-continue may send the body or omit it (RFC 9110, section 10.1.1). So the start of
+/// the client's next request would be unknown.
 async fn drain(request: Request<Incoming>) -> bool {
     let waits = request.headers().contains_key(EXPECT);
     let mut body = request.into_body();

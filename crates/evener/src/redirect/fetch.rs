@@ -23,11 +23,12 @@ use hyper::{Request, Response, StatusCode, Uri, Version};
 use crate::http::client::{Pool, pooled};
 use crate::io::locating::locate;
 
-/// Time limits of a member's connection, and of the beginning of its response.
+/// Time limits for connecting to a member, and for the beginning of its response.
 const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(60);
-/// Time to wait for a response's first data, so that a damaged one can still be refused. Event
-/// streams may begin with silence.
+/// Maximum wait for the first data of a member's body before the response is passed on. If that
+/// data is damaged, the client gets an error instead. The wait is short, since event streams may
+/// begin with silence.
 const FIRST_DATA: Duration = Duration::from_millis(100);
 /// Maximum number of idle connections per member, and their lifetime.
 const KEPT: usize = 32;
@@ -35,7 +36,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Hop-by-hop fields (RFC 9110, section 7.6.1). `Connection` names further ones.
+/// Hop-by-hop fields (RFC 9110, section 7.6.1). `Connection` names further fields.
 const OF_ONE_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -54,7 +55,7 @@ pub(super) type FetchedBody = BoxBody<Bytes, hyper::Error>;
 #[derive(Clone)]
 pub(super) struct MemberClient {
     client: Pool<FetchedBody>,
-    /// Hash key for this director's pseudonyms of groups, which differ from other directors'.
+    /// Hash key of the groups' pseudonyms in `Via` fields. The pseudonyms of two directors differ.
     pseudonyms: RandomState,
 }
 
@@ -189,7 +190,7 @@ fn forward(
     add(&mut head.headers, &VIA, &format!("1.1 {pseudonym}"))
 }
 
-/// Appends to a list field, and joins it into one line.
+/// Appends a value to a list field, and joins the lines of the field into one.
 fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
     let mut list = Vec::new();
     for before in headers.get_all(name) {
@@ -219,7 +220,7 @@ async fn passed_back(url: &Url, response: Response<Incoming>) -> Fetch {
     Fetch::Answer(Response::from_parts(head, BodyWithFirst { first, rest: body }.boxed()))
 }
 
-/// A body that has its first frame already read.
+/// A body whose first frame was already read.
 struct BodyWithFirst {
     first: Option<Frame<Bytes>>,
     rest: Incoming,
@@ -336,7 +337,7 @@ fn remove_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    // Destination and length of a request are never hop-by-hop, even if named.
+    // `Host` and `Content-Length` are never hop-by-hop, even if `Connection` names them.
     for name in named.into_iter().filter(|name| *name != HOST && *name != CONTENT_LENGTH) {
         headers.remove(name);
     }

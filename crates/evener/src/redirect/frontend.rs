@@ -29,11 +29,11 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (503, "message_503"),
 ];
 
-/// Rules for answers. They are replaced as a whole.
+/// Rules by which a group's requests are answered. The rules are replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
     by: group::GroupRules,
-    /// Addresses on which this daemon listens. No response is fetched from there.
+    /// Addresses on which this daemon listens. No response is fetched from these addresses.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Frontend {
     redirected: AtomicU64,
     fetched: AtomicU64,
     no_member: AtomicU64,
-    /// Number of all messages, and of refused ones by status.
+    /// Number of all messages, and of refused messages by status.
     messages: AtomicU64,
     refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
     refused: [AtomicU64; HttpRefusal::ALL.len()],

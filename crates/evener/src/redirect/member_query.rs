@@ -1,5 +1,5 @@
-//! Load queries of members: by LOAD-QUERY, which the member answers with a separate message, and by
-//! the group's `report`.
+//! Load queries to members: LOAD-QUERY, which the member answers with a separate message, and the
+//! query that the group's `report` key configures.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,8 @@ use crate::runtime::tls;
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum number of concurrent queries. Further members are queried the next time.
 const AT_ONCE: usize = 128;
-/// Maximum number of bytes read of a response, so that the connection ends in order.
+/// Maximum number of bytes that are read of a response. The response is only read so that the
+/// connection ends in order.
 const READ: usize = 4 * 1024;
 
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
@@ -41,7 +42,8 @@ pub(crate) struct MemberQuery {
     pub(crate) reach: Option<Reach>,
     /// Addresses on which this daemon listens.
     pub(crate) own: Arc<[SocketAddr]>,
-    /// Addresses of the group, by which members know the director.
+    /// Addresses of the group. Queries are sent from one of them, since members know the director
+    /// by these addresses.
     pub(crate) from: Vec<IpAddr>,
     /// Authorities that sign members' certificates. `None`: the authorities of this system.
     pub(crate) ca: Option<PathBuf>,

@@ -65,7 +65,7 @@ pub(crate) enum ListenError {
         service: String,
         source: GroupTokenError,
     },
-    /// The threads can't be had.
+    /// The threads can't be started.
     #[error("failed to start the threads that answer clients: {0}")]
     Threads(io::Error),
 }
@@ -121,7 +121,7 @@ pub(crate) struct Responders {
     fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
-/// Sockets and TLS settings of a file's groups, before requests are served by them.
+/// Sockets and TLS settings of a file's groups, before clients are served.
 pub(crate) struct GroupSockets {
     /// Sockets for new addresses, with the names of their services.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
@@ -148,7 +148,7 @@ impl Responders {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If a thread can't be started.
     pub(crate) fn start(threads: usize, clients: Clients) -> Result<Responders, ListenError> {
         let clients = Arc::new(clients);
         let threads = (0..threads.max(1)).map(|number| Thread::start(number, Arc::clone(&clients)));
@@ -174,8 +174,8 @@ impl Responders {
         Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
-    /// Serves these frontends, by their names, on the new and on the existing sockets. Open
-    /// connections continue. Sockets of addresses without a frontend are closed.
+    /// Serves these frontends, which are looked up by their names, on the new and on the existing
+    /// sockets. Open connections continue. Sockets of addresses without a frontend are closed.
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,
@@ -205,14 +205,15 @@ impl Drop for Responders {
     fn drop(&mut self) {
         let threads = self.threads.drain(..).map(|Thread { handle, .. }| handle);
         for handle in threads.collect::<Vec<_>>() {
-            // A panic of the thread is reported by itself.
+            // The panic of a thread is already printed.
             let _ = handle.join();
         }
     }
 }
 
-/// Interval of a timer that is always armed. The runtime writes to an eventfd for each timer that
-/// becomes the earliest, which otherwise happens for a single connection.
+/// Interval of a timer that is always armed, which saves system calls. The runtime writes to an
+/// eventfd whenever a new timer becomes the earliest one. Without this timer, each timer of a lone
+/// connection would be the earliest.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Executes orders until the channel is closed.
@@ -237,11 +238,11 @@ fn run(runtime: Runtime, mut orders: UnboundedReceiver<ResponderOrder>, clients:
             }
         }
     });
-    // Does not wait for names that are being resolved.
+    // Does not wait for threads that still resolve names.
     runtime.shutdown_background();
 }
 
-/// Accepts connections at an address. They outlive the listener.
+/// Accepts connections at an address. Accepted connections outlive the listener.
 async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Clients>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,

@@ -1,6 +1,6 @@
 //! Checks members' messages by their credentials, and answers them: the HTTP side of the group
-//! protocol (`docs/how-it-works/server-groups.md`). The control loop calls this, so messages are
-//! serialised.
+//! protocol (`docs/how-it-works/server-groups.md`). The control loop calls this module, so messages
+//! are handled one at a time.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ impl MessageSender<'_> {
     }
 }
 
-/// State that a message is answered with.
+/// State from which a message is answered.
 pub(crate) struct GroupContext<'g> {
     pub(crate) now: ClockReading,
     pub(crate) group: &'g Group,
@@ -101,7 +101,7 @@ impl DenialReason {
     }
 }
 
-/// A group as listed for clients that may know its members.
+/// A group in the response to a client that may know its members.
 #[derive(Debug, Serialize)]
 struct Listing<'g> {
     group: &'g str,
@@ -209,8 +209,9 @@ impl GroupContext<'_> {
             }
             return match self.group.joining.insecure {
                 true => Ok(self.group_grant(GrantedMembers::All)),
-                // A group without tokens and certificates has no credentials, and its anonymous
-                // members stay hidden. A token may be a guess for another group, so it is refused.
+                // A group without tokens and certificates has no credentials: any client may query,
+                // and anonymous members stay hidden. A query with a token is refused, since the
+                // token may be a guess for another group.
                 false if verb == Verb::Query => match authorization {
                     None => Ok(TokenScope::Grants(Vec::new())),
                     Some(_) => Err(DenialReason::Unknown),

@@ -43,8 +43,8 @@ pub(super) fn clients(places: usize) -> Clients {
     Clients::new(places, mpsc::channel(1).0, RequestLog::new(Arc::new(Recorder::default())))
 }
 
-/// Returns the responses to bytes sent in these pieces. With `ends` the client closes its sending
-/// side afterwards, as it must if the connection is kept.
+/// Sends bytes in these pieces, and returns the responses. With `ends`, the client then closes its
+/// direction. Otherwise a kept connection would never end.
 async fn answers(front: &Arc<Frontend>, pieces: &[&[u8]], ends: bool) -> String {
     let address = ([127, 0, 0, 1], 1).into();
     let clients = Arc::new(clients(1));

@@ -24,14 +24,14 @@ pub(crate) enum CertificateNamesError {
         path: PathBuf,
         source: io::Error,
     },
-    /// Others may change it.
+    /// Other users can change the file.
     #[error("{path} has mode {mode:03o}, so other users can add admin certificates: chmod 644 it", path = .path.display())]
     Writable {
         /// Path as configured.
         path: PathBuf,
         mode: u32,
     },
-    /// A line isn't one.
+    /// A line is invalid.
     #[error("line {line} of {path} is not `CN ROLE NAME`", path = .path.display())]
     Line {
         /// Path as configured.

@@ -1,4 +1,5 @@
-//! Limits the number of clients. If all slots are taken, the source with the most slots loses one.
+//! Limits the number of clients. Each client's connection occupies a slot of the limit. If all
+//! slots are occupied, the source with the most slots loses a slot.
 //!
 //! The slots of each source are counted by [`slots_by_source`](crate::runtime::slots_by_source).
 
@@ -57,8 +58,8 @@ impl ConnectionLimit {
     /// Returns a slot for a client. If no slot is free, another connection is evicted, and the
     /// client waits until that connection has ended.
     pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
-        // Without tokio's task budget: a task with an exhausted budget would see no free slot
-        // although there are some, and evict a client for nothing.
+        // Without tokio's task budget: a task with an exhausted budget would see no free slot even
+        // if there is one, and evict a client for nothing.
         let mut place = pin!(unconstrained(Arc::clone(&self.0.places).acquire_owned()));
         // The client enters the semaphore's queue before another connection is evicted. Otherwise a
         // third client could occupy the freed slot without a separate eviction.
@@ -103,7 +104,7 @@ impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         table.waiting -= 1;
-        // Slots also become free without an eviction.
+        // Slots also become free without an eviction, so fewer evictions may be owed.
         table.owed = table.owed.min(table.waiting);
     }
 }
@@ -141,8 +142,8 @@ impl ConnectionSlot {
         self.needed = None;
     }
 
-    /// Marks the connection as just used. Of one source's connections, the least recently used one
-    /// is evicted first.
+    /// Marks the connection as just used. Of a source's connections, the least recently used
+    /// connection is evicted first.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table();
         // An evicted connection stays evicted.
@@ -194,8 +195,8 @@ mod tests {
         address.parse().unwrap()
     }
 
-    /// Connection on another thread that ends as soon as it is evicted, and a client there that
-    /// acquires any free slot.
+    /// Thread with a connection that ends as soon as it is evicted, and with a client that acquires
+    /// any free slot.
     struct OtherThread {
         limit: ConnectionLimit,
         evicted: Mutex<Option<OwnedSemaphorePermit>>,

@@ -9,8 +9,8 @@ use super::files::{self, FilePermissionError};
 /// A secret, in octets.
 pub(crate) type CookieSecret = [u8; 16];
 
-/// Maximum number of secrets: the current one and older ones that are still accepted. Each costs
-/// one hash per query with a cookie.
+/// Maximum number of secrets: the current secret, and older secrets that are still accepted. Each
+/// secret costs one hash per query with a cookie.
 const SECRETS_MAX: usize = 4;
 
 #[derive(Debug, thiserror::Error)]

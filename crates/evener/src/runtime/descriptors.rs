@@ -12,11 +12,11 @@ const CARRIED_MAX: u64 = 2_048;
 /// Maximum number of clients of `redirect` services, and of clients that query DNS names over TCP.
 const REDIRECTED_MAX: u64 = 16_384;
 const NAMES_MAX: u64 = 4_096;
-/// Maximum number of DNS name servers that are queried at a time. Their descriptors belong to the
-/// last quarter.
+/// Maximum number of servers of balanced names that are probed or queried at a time. Their
+/// descriptors belong to the last quarter.
 const QUERIES_MAX: u64 = 2_048;
 
-/// Maximum number of clients of each kind.
+/// Maximum number of clients of each kind, and of queries to servers of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientLimits {
     /// Clients whose request is read.

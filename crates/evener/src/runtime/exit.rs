@@ -15,7 +15,7 @@ pub enum Exit {
     Privileges = 3,
     /// The network or the kernel does not meet the file's needs.
     Environment = 4,
-    /// Another daemon already runs for these services.
+    /// Another daemon already runs in this network namespace or folder.
     Running = 5,
     /// No daemon answers on the admin socket.
     NoDaemon = 6,

@@ -105,7 +105,7 @@ fn draft_of(path: &Path) -> PathBuf {
     new.into()
 }
 
-/// Returns the lines of a text that are not empty and no comments. Comments begin with `#`.
+/// Returns the lines of a text that are neither empty nor comments. Comments begin with `#`.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }

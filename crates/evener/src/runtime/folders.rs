@@ -64,7 +64,7 @@ pub(crate) fn agent_lock_path(directory: &Path) -> PathBuf {
     directory.join("agent.lock")
 }
 
-/// The same, made if it isn't there.
+/// Returns the folder of this network namespace, and creates it if it does not exist.
 ///
 /// # Errors
 /// If the folder can't be created, with the cause and the remedy.
@@ -79,7 +79,8 @@ pub(crate) fn make_directory() -> Result<PathBuf, HostError> {
 }
 
 /// Returns the parent of the namespaces' folders. EVENER_RUN_DIR is for programs that can't write
-/// to /run, as in a user namespace. Other users without that right usually have XDG_RUNTIME_DIR.
+/// to /run, as in a user namespace. Without EVENER_RUN_DIR, users who can't write to /run get a
+/// folder in XDG_RUNTIME_DIR.
 fn root() -> PathBuf {
     if let Some(named) = std::env::var_os("EVENER_RUN_DIR") {
         return PathBuf::from(named);

@@ -10,7 +10,8 @@ use tokio::time::timeout;
 
 use super::reader;
 
-/// Timeout of a read, and of the wait for an earlier read to end. A client waits at most for both.
+/// Timeout of a read, and of the wait for an earlier read to end. A client waits for at most both
+/// timeouts.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 type ReadFile<T, E> = fn(&Path) -> Result<T, E>;

@@ -17,7 +17,7 @@ use super::files;
 
 /// Maximum size of the file, in bytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// Minimum length of a token in characters. Shorter ones can be guessed.
+/// Minimum length of a token in characters. Shorter tokens can be guessed.
 const LEAST: usize = 16;
 /// Permission bits of other users than the owner. A writer bit is an error. The reader bit only
 /// causes a warning: each reader can join the group.
@@ -33,7 +33,7 @@ pub(crate) enum GroupTokenError {
         path: PathBuf,
         source: io::Error,
     },
-    /// Others may change it.
+    /// Other users can change the file.
     #[error("{path} has mode {mode:03o}, so other users can add tokens: chmod 600 it", path = .path.display())]
     Open {
         /// Path as configured.
@@ -60,7 +60,7 @@ pub(crate) enum LineError {
     /// The token.
     #[error("a token may have letters, digits and -._~+/= only, as `openssl rand -hex 32` prints")]
     Token,
-    /// Nothing behind it.
+    /// No member URL follows the token.
     #[error("write the member URLs of the token after it, or * for all members")]
     NoMember,
     #[error("{0}")]
@@ -68,7 +68,7 @@ pub(crate) enum LineError {
     /// Claims that contradict each other.
     #[error("{0}")]
     Claim(#[from] JoinerError),
-    /// A key that no line has, or a second weight.
+    /// An unknown key, or a second weight.
     #[error("after the URLs only paths=GLOB,..., hosts=NAME,... and one weight=N are allowed")]
     Key,
 }

@@ -37,7 +37,7 @@ pub(crate) enum LockError {
         /// PID from the lock file.
         pid: String,
     },
-    /// The data plane of another process is in this network namespace.
+    /// Another process owns the data plane of this network namespace.
     #[error(
         "another evener{} uses the data plane of this network namespace, with another EVENER_RUN_DIR or a removed folder; stop it, or run this one in another namespace", by_pid(*pid)
     )]
@@ -45,7 +45,7 @@ pub(crate) enum LockError {
         /// PID of the claimant, if /proc shows it.
         pid: Option<u32>,
     },
-    /// The kernel refuses to say whose the data plane is.
+    /// The owner of the data plane can't be found.
     #[error("failed to find the owner of this network namespace's data plane (needs CAP_NET_RAW): {0}")]
     Unclaimed(io::Error),
     /// The file can't be used.
@@ -87,7 +87,7 @@ impl Lock {
     /// Locks `path`. Waits up to two seconds for another process to release it.
     ///
     /// # Errors
-    /// [`LockError::Held`] if a daemon runs.
+    /// [`LockError::Held`] if another process still holds the lock.
     pub(crate) fn acquire(path: &Path) -> Result<Lock, LockError> {
         patiently(|| match Lock::try_take(path) {
             // A daemon that ends at this moment removes the folder.

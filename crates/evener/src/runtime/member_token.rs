@@ -18,7 +18,7 @@ pub(crate) enum MemberTokenError {
         path: PathBuf,
         source: io::Error,
     },
-    /// Others may read it.
+    /// Other users can read or change the file.
     #[error("{path} has mode {mode:03o}, so other users can read or change the token: chmod 600 it", path = .path.display())]
     Open {
         /// Path as configured.

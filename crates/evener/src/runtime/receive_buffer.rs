@@ -6,8 +6,9 @@ use std::os::fd::AsFd;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-/// Wanted receive buffer of each socket, in bytes. It holds some thousands of queries. The kernel's
-/// default of 208 KiB holds about a hundred, since the kernel counts each with its overhead.
+/// Wanted receive buffer of each socket, in bytes. A buffer of this size holds some thousands of
+/// queries. The kernel's default of 208 KiB holds about a hundred, since the kernel counts each
+/// query with its overhead.
 pub(crate) const WANTED: usize = 2 << 20;
 
 /// Enlarges a socket's receive buffer. With CAP_NET_ADMIN the limit `net.core.rmem_max` does not

@@ -24,7 +24,7 @@ pub enum SecretFileError {
         path: PathBuf,
         source: io::Error,
     },
-    /// It is something else.
+    /// The file has no valid secret.
     #[error("{path} has no valid secret: {source}", path = .path.display())]
     Text {
         /// Path as configured.
@@ -103,7 +103,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes))
 }
 
-/// Returns a cryptographic random number, as each start of a node needs.
+/// Returns a cryptographic random number, for example to identify the start of a node.
 ///
 /// # Errors
 /// Without /dev/urandom.

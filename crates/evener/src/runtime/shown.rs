@@ -1,5 +1,5 @@
-//! Printable characters, which can't disturb a terminal or other characters of a line; and JSON
-//! lines of printable characters.
+//! Output that can't disturb a terminal: printable characters, and JSON lines of printable
+//! characters.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Selects the connection that is evicted if all slots are taken: the oldest of the source with the
 //! most connections.
 //!
-//! A stranger can open any number of connections and send almost nothing on them. Slots are
+//! An attacker can open any number of connections and send almost nothing on them. Slots are
 //! therefore counted by source: a source that occupies all slots evicts its own connections. Among
 //! sources with equally many, the source with the oldest connection is evicted first.
 
@@ -16,7 +16,7 @@ const PREFIX6_LEN: u32 = 64;
 /// Source of a connection: an IPv4 address, or an IPv6 /64.
 pub(crate) type ClientSource = IpAddr;
 
-/// Order in which sources are evicted: the last one first.
+/// Sort key of a source. The source with the greatest key loses a connection first.
 type Rank = (usize, Reverse<u64>, ClientSource);
 
 /// Slots by source. `T` identifies a slot's holder.
@@ -40,7 +40,7 @@ impl<T> SlotsBySource<T> {
         self.tickets
     }
 
-    /// Inserts a slot of a source. Its ticket is its age.
+    /// Inserts a slot of a source. A smaller ticket means an older slot.
     pub(crate) fn insert(&mut self, source: ClientSource, ticket: u64, holder: T) {
         self.change(source, |held| held.insert(ticket, holder));
     }

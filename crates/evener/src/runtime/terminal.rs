@@ -25,8 +25,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Prints a view, and with an interval repeats it until interrupted or until the reader closes the
-/// pipe. JSON is one line each time. On a terminal, text replaces the previous view. Elsewhere a
-/// blank line separates views.
+/// pipe. With JSON, each view is one line. On a terminal, text replaces the previous view.
+/// Elsewhere a blank line separates views.
 ///
 /// # Errors
 /// Errors of `view`, and errors of standard output, converted by `output`.
@@ -72,8 +72,8 @@ pub(crate) struct Page {
     pub(crate) width: usize,
     /// True if states are coloured.
     pub(crate) has_colour: bool,
-    /// True if long names are broken into lines: for people, whose terminal would do it worse.
-    /// Programs get names as they are.
+    /// True if long names are wrapped, for people: a terminal would break them at worse places.
+    /// Programs get names unwrapped.
     pub(crate) breaks_names: bool,
 }
 
@@ -114,8 +114,8 @@ pub(crate) fn width() -> usize {
     terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)).max(LEAST)
 }
 
-/// Wraps a text to lines of at most `width` characters. All lines but the first are indented. Its
-/// own line breaks stay. A word longer than a line is not split.
+/// Wraps a text to lines of at most `width` characters. All lines but the first are indented. Line
+/// breaks in the text stay. A word longer than a line is not split.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let indent = " ".repeat(indent);
     let options = |first| {

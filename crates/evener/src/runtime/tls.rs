@@ -18,7 +18,7 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// A file can't be read, or isn't what it should be.
+    /// A file can't be read, or lacks the expected part.
     #[error("{path} has no valid {what}: {source}; it must be in PEM", path = .path.display())]
     File {
         /// Path as configured.
@@ -35,7 +35,7 @@ pub(crate) enum TlsError {
         key: PathBuf,
         source: rustls::Error,
     },
-    /// There is no authority in the file that could sign certificates of others.
+    /// The file has no authority that can sign certificates.
     #[error("{path} has no valid certificate authority: {source}", path = .path.display())]
     Authority {
         /// Path as configured.

@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq;
 
 use super::files::{self, FilePermissionError};
 
-/// Minimum length of a token in characters. Shorter ones can be guessed.
+/// Minimum length of a token in characters. Shorter tokens can be guessed.
 const LEAST: usize = 16;
 
 #[derive(Debug, thiserror::Error)]

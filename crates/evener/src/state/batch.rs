@@ -14,11 +14,11 @@ use crate::runtime::token::Role;
 pub struct Request {
     pub order: StateOrder,
     pub author: Author,
-    /// Role of the author. Some orders can be checked only once their edits are known.
+    /// Role of the author. For some orders, the required role depends on their edits.
     pub role: Role,
-    /// Tag of the farm that the order applies to.
+    /// Tags of the farms that the order may be applied to, as in the `If-Match` field.
     pub if_match: Option<String>,
-    /// True if the order is only checked, to see its differences.
+    /// True if the order is only checked and its differences are returned.
     pub is_dry_run: bool,
 }
 
@@ -35,16 +35,16 @@ pub struct Outcome {
 /// A changed place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The place.
     pub place: EditTarget,
-    /// The value before.
+    /// Value before the change.
     pub from: Option<toml::Value>,
     /// New value.
     pub to: Option<toml::Value>,
 }
 
 impl Difference {
-    /// True if the difference can't break a rule of the file. Weights only have a range.
+    /// True if the difference can't break a rule of the file: an operator state, or a weight within
+    /// its range.
     fn keeps_rules(&self) -> bool {
         match (&self.place, &self.to) {
             (place, _) if place.is_operators() => true,
@@ -71,7 +71,7 @@ pub(crate) struct NextState {
     pub config: Option<Config>,
 }
 
-/// A farm while its requests are processed.
+/// The farm while a batch is processed: the result of the requests so far.
 #[derive(Clone)]
 struct Draft<'a> {
     file: &'a FarmDocument,
@@ -84,8 +84,8 @@ struct Draft<'a> {
     audit: Vec<AuditEntry>,
 }
 
-/// Processes requests. Each request applies to the result of the previous ones. `in_force` is the
-/// configuration of `state`.
+/// Processes requests. Each request applies to the result of the previous requests. `in_force` is
+/// the configuration of `state`.
 ///
 /// `look` refuses a farm whose files can't be read. It is called for each configuration that is
 /// parsed.
@@ -106,9 +106,9 @@ pub(crate) fn batch(
         config: None,
         audit: Vec::new(),
     };
-    // Parsing a large farm needs milliseconds. If only weights differ, nothing is parsed. Requests
-    // that can't break a rule are parsed once together. Other requests are parsed one by one,
-    // because an undo must restore each of them.
+    // Parsing a large farm takes milliseconds. If only weights differ, no farm is parsed. If no
+    // request can break a rule, only the resulting farm is parsed. After every other request, the
+    // farm is parsed at once, because an undo can restore each intermediate farm.
     let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
         if draft.config.is_none() && draft.farm != state.farm {
             draft.config = Some(match reweighted(in_force, &state.farm, &draft.farm) {
@@ -122,7 +122,7 @@ pub(crate) fn batch(
         Ok(done) => done,
         Err(_) => match all(draft(), requests, unix_ms, true) {
             Ok(done) => done,
-            // Each request is refused on its own.
+            // Not reached: `all` puts the error of a request into its outcome.
             Err(error) => return Batch { next: None, outcomes: vec![Err(error); requests.len()] },
         },
     };
@@ -133,10 +133,10 @@ pub(crate) fn batch(
     Batch { next, outcomes }
 }
 
-/// Returns the configuration of a farm that differs only in weights. `None` if the farm differs in
-/// more.
+/// Returns the configuration of a farm that differs from the farm in force only in weights. `None`
+/// if the farms differ in anything else.
 fn reweighted(in_force: &Config, before: &FarmDocument, after: &FarmDocument) -> Option<Config> {
-    // The order of servers affects hash tables.
+    // The order of servers affects hash tables, and `differences` ignores it.
     if !before.lists_as(after) {
         return None;
     }
@@ -167,7 +167,7 @@ fn all<'a>(
     for request in requests {
         let mut next = draft.clone();
         let outcome = next.follow(request, unix_ms).and_then(|mut outcome| {
-            // A dry run's farm never exists: the next change has the same generation.
+            // A dry run's farm is never put in force, so the next change would get its generation.
             if request.is_dry_run {
                 (outcome.generation, outcome.tag) = (draft.record.generation, draft.tag());
             }
@@ -187,7 +187,7 @@ fn all<'a>(
 }
 
 impl Draft<'_> {
-    /// Applies a request's edits.
+    /// Applies a request to the draft. If the request fails, the draft is unusable.
     fn follow(&mut self, request: &Request, unix_ms: u64) -> Result<Outcome, OrderError> {
         let before = (self.farm.clone(), self.states.clone());
         // The configuration belongs to the previous farm.
@@ -224,7 +224,7 @@ impl Draft<'_> {
         Ok(Outcome { message, generation: self.record.generation, tag: self.tag(), differences })
     }
 
-    /// Returns the edits of an order that differ from the farm.
+    /// Returns the edits of an order that change a value or an operator state.
     fn edits(&mut self, order: &StateOrder) -> Result<NewValues, OrderError> {
         let edits = match order::meaning(order, &self.farm, &self.states)? {
             Meaning::Edits(edits) => edits,
@@ -280,7 +280,7 @@ fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
     }
 }
 
-/// Parses farms by all rules of the file, and calls `look` for their files.
+/// Parses farms by all rules of the file. `look` checks the files that a farm names.
 #[derive(Clone, Copy)]
 struct FarmReader<'a> {
     sources: &'a Sources,

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use super::edit::EditTarget;
 use crate::config::Config;
 
-/// Keys of services in a file, and of servers in a service.
+/// Keys of the services in a file, of the servers in a service, and of a name in either.
 const SERVICES: &str = "service";
 const SERVERS: &str = "server";
 const NAME: &str = "name";
@@ -16,10 +16,11 @@ const OWN_SECTIONS: [&str; 4] = ["engine", "admin", "log", "agent"];
 const OWN_KEYS: [(&str, &str); 3] = [("farm", "secret_file"), ("farm", "orphan"), ("dns", "listen")];
 
 /// The farm of a file. Each service and each server has a name: the written one, or the one that
-/// the file's parser assigned. Documents share equal parts.
+/// the file's parser assigned. Clones of a document share unchanged tables.
 #[derive(Clone, Debug, Default)]
 pub struct FarmDocument {
-    /// All but the services, as text. Tables of many names need ten times the memory.
+    /// The file without its services, as text. As tables, many balanced names would need ten times
+    /// the memory.
     rest: Arc<str>,
     services: Vec<Arc<ServiceTable>>,
 }
@@ -27,7 +28,7 @@ pub struct FarmDocument {
 #[derive(Clone, Debug, PartialEq)]
 struct ServiceTable {
     name: String,
-    /// All but the servers.
+    /// All keys of the service except its servers.
     keys: Table,
     servers: Vec<Arc<ServerTable>>,
 }
@@ -89,12 +90,12 @@ impl FarmDocument {
         if !self.services.is_empty() {
             services.insert(SERVICES.to_owned(), Value::Array(self.services()));
         }
-        // Table headers have full paths, so they can follow any other text.
+        // TOML table headers have full paths, so the services can follow any other text.
         Ok(format!("{}\n{}", self.rest, toml::to_string(&services)?))
     }
 
-    /// Returns the text that all directors of a farm share: without the sections of a single host,
-    /// and without the paths of secrets and sockets.
+    /// Returns the text that all directors of a farm share, without the sections and keys that may
+    /// differ between hosts.
     pub fn common_text(&self) -> String {
         let mut file: Table = self.rest.parse().unwrap_or_default();
         OWN_SECTIONS.into_iter().for_each(|section| drop(file.remove(section)));
@@ -112,8 +113,8 @@ impl FarmDocument {
         self.services.iter().map(|service| Value::Table(service.table())).collect()
     }
 
-    /// Returns the file with these services. Some may have no names yet, so the result is not a
-    /// document.
+    /// Returns the file with these services. Some services may have no name yet, so the result is
+    /// not a document.
     pub fn with_services(&self, services: Vec<Value>) -> Table {
         let mut file: Table = self.rest.parse().unwrap_or_default();
         if !services.is_empty() {
@@ -149,7 +150,7 @@ impl FarmDocument {
         self.service(service)?.keys.get("method")?.as_str()
     }
 
-    /// The value at a place; `None` where there is none.
+    /// Returns the value at a place. `None` if the place has no value, or is an operator state.
     pub fn at(&self, place: &EditTarget) -> Option<Value> {
         match place {
             EditTarget::Service { service } => Some(Value::Table(self.service(service)?.table())),
@@ -164,8 +165,9 @@ impl FarmDocument {
         }
     }
 
-    /// Puts a value where an edit has it, or removes it; `false` where there is no such place any
-    /// more.
+    /// Sets the value at a place, or removes the place if there is no value. Ignores operator
+    /// states. Returns false if the service or server of the place does not exist, or if the value
+    /// has the wrong type.
     pub fn put(&mut self, place: &EditTarget, value: Option<&Value>) -> bool {
         match place {
             EditTarget::Service { service } => match value {
@@ -201,7 +203,8 @@ impl FarmDocument {
         }
     }
 
-    /// The edits that make `other` of this document. The order of services and of servers is none.
+    /// Returns the edits that turn this document into `other`. A different order of services or
+    /// servers is no difference.
     pub fn differences(&self, other: &FarmDocument) -> Vec<(EditTarget, Option<Value>)> {
         let gone = self.services.iter().filter(|known| other.service(&known.name).is_none());
         let mut edits: Vec<_> =
@@ -301,7 +304,8 @@ fn is_group(keys: &Table) -> bool {
     keys.get("method").and_then(Value::as_str) == Some(evener_core::farm::REDIRECT)
 }
 
-/// Removes an array of tables from a table. Returns `None` if the value has another type.
+/// Removes an array of tables from a table. A missing array is empty. Returns `None` if the value
+/// has another type.
 fn take_tables(table: &mut Table, key: &str) -> Option<Vec<Table>> {
     match table.remove(key) {
         None => Some(Vec::new()),

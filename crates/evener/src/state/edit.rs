@@ -35,8 +35,8 @@ pub enum EditTarget {
         server: String,
         key: String,
     },
-    /// Operator state of a server of a service or a name, listed or not. A file has no operator
-    /// states.
+    /// Operator state of a server of a service or of a balanced name. The farm need not list the
+    /// server. A file has no operator states.
     Operator {
         /// Name of the service, or the DNS name.
         service: String,
@@ -47,7 +47,7 @@ pub enum EditTarget {
 }
 
 impl EditTarget {
-    /// Whether it is the operator's word, which no file has.
+    /// True if the place is an operator state. A file has no operator states.
     pub fn is_operators(&self) -> bool {
         matches!(self, EditTarget::Operator { .. } | EditTarget::Director)
     }
@@ -78,7 +78,7 @@ impl EditTarget {
         matches!(self, EditTarget::Service { .. } | EditTarget::Server { .. })
     }
 
-    /// Whether a place is this one or within it.
+    /// True if `other` is this place, or a place within this service or server.
     pub fn holds(&self, other: &EditTarget) -> bool {
         let server_of = |place: &EditTarget| match place {
             EditTarget::Server { server, .. } | EditTarget::ServerKey { server, .. } => Some(server.clone()),
@@ -112,7 +112,7 @@ impl fmt::Display for EditTarget {
 pub struct Edit {
     #[serde(flatten)]
     pub place: EditTarget,
-    /// The value that it puts there; none: it removes what is there.
+    /// New value at the place. `None` removes the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
     /// Value in the file when the edit was made.
@@ -132,7 +132,7 @@ pub(super) fn director_state(is_drained: bool) -> OperatorState {
     if is_drained { OperatorState::Drain } else { OperatorState::Ready }
 }
 
-/// Returns an operator state as an edit's value. A ready server has none.
+/// Returns an operator state as an edit's value. `None` if the state is ready.
 pub fn operator_value(state: OperatorState) -> Option<Value> {
     (state != OperatorState::Ready).then(|| Value::String(state.name().to_owned()))
 }

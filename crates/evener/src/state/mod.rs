@@ -1,9 +1,9 @@
 //! Changes of the farm at run time: edits of the file's services, stored beside the file.
 //!
 //! The [`FarmDocument`] is the file's farm as tables. A [`Record`] contains the operators' changes
-//! since. Each change is a list of [`Edit`]s of places in the document. The farm in force is the
-//! document with all changes applied. So every rule of the file holds for changes too, and an undo
-//! leaves out a change. Only [`store`] does I/O.
+//! of that farm. Each change is a list of [`Edit`]s of places in the document. The farm in force is
+//! the document with all changes applied. The result is parsed like a file, so every rule of the
+//! file holds for changes too. An undo removes a change from the record. Only [`store`] does I/O.
 
 mod batch;
 mod document;
@@ -31,7 +31,8 @@ use crate::config::{self, Config, LoadedConfig, Problems, Sources};
 pub struct FarmState {
     pub file: Arc<FarmDocument>,
     pub sources: Arc<Sources>,
-    /// Hash of the file's farm. It distinguishes the farms of different files.
+    /// Hash of the file's farm. Part of the tag, so that farms of different files have different
+    /// tags.
     file_sum: u64,
     pub record: Record,
     /// The resulting farm.
@@ -53,7 +54,7 @@ impl FarmState {
         empty.changed(record, farm, states)
     }
 
-    /// Returns the same file with other changes.
+    /// Returns the state of this file with other changes.
     fn changed(&self, record: Record, farm: FarmDocument, states: OperatorStates) -> FarmState {
         let (tag, overrides) = (tag(record.generation, self.file_sum), record.overrides(&self.file));
         let (file, sources) = (Arc::clone(&self.file), Arc::clone(&self.sources));
@@ -66,14 +67,14 @@ pub struct RebasedFile {
     pub state: FarmState,
     /// Configuration of the resulting farm.
     pub config: Config,
-    /// Edits of places that the file itself has changed.
+    /// Run-time edits that were dropped, because the file has other values at their places now.
     pub dropped: Vec<Edit>,
 }
 
 /// Applies stored changes to a file that was read.
 ///
 /// # Errors
-/// If the resulting farm breaks rules of the file.
+/// If the resulting farm would be invalid as a file.
 pub fn rebase(file: LoadedConfig, mut record: Record) -> Result<RebasedFile, Problems> {
     let LoadedConfig { config, tables, sources } = file;
     let file = Arc::new(FarmDocument::new(tables, &config).unwrap_or_default());

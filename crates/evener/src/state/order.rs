@@ -1,4 +1,4 @@
-//! Operators' orders, and the edits that they mean.
+//! Operators' orders, and their translation to edits of the farm.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub enum StateOrder {
     Replace {
         /// Tables as in a file.
         services: Vec<Value>,
-        /// All servers that aren't ready. `None` leaves the states as they are.
+        /// Operator states of all servers that aren't ready. `None` leaves the states as they are.
         states: Option<BTreeMap<ServerName, OperatorState>>,
     },
     /// Changes a server.
@@ -41,13 +41,13 @@ pub enum StateOrder {
     },
     /// Removes a server.
     RemoveServer(ServerName),
-    /// Adds a service, as in a file.
+    /// Adds a service with these keys, as in a file.
     AddService(Table),
     /// Removes a service.
     RemoveService(String),
-    /// Drains this director, or makes it ready again.
+    /// Drains this director if true, or makes it ready again.
     DrainDirector(bool),
-    /// The last change is taken back.
+    /// Undoes the change with this number, or the last change.
     Undo(Option<u64>),
 }
 
@@ -60,20 +60,20 @@ pub struct ServerFields {
     pub state: Option<StateChange>,
 }
 
-/// Change of a server's operator state. The API has two values for it, `drain` and `maintenance`. A
-/// request may omit either.
+/// Change of a server's operator state. A request of the API expresses the change by the fields
+/// `drain` and `maintenance`, and may omit either field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
     /// Sets this state, independent of the old one.
     Set(OperatorState),
     /// Drains the server. A server in maintenance is drained already, and stays so.
     Drain,
-    /// Ends maintenance. A mere drain stays.
+    /// Ends maintenance. A server that only drains keeps draining.
     EndMaintenance,
 }
 
 impl StateChange {
-    /// Returns the change for values of `drain` and `maintenance`. `None` without either.
+    /// Returns the change for the fields of a request. `None` if the request omits both fields.
     pub fn of(drain: Option<bool>, maintenance: Option<bool>) -> Option<StateChange> {
         match (drain, maintenance) {
             (None, None) => None,
@@ -85,7 +85,7 @@ impl StateChange {
         }
     }
 
-    /// Returns the new state of a server.
+    /// Returns the state of a server after the change.
     fn applied_to(self, before: OperatorState) -> OperatorState {
         match (self, before) {
             (StateChange::Set(state), _) => state,
@@ -97,13 +97,14 @@ impl StateChange {
     }
 }
 
-/// Places, each with the value that it gets.
+/// Places of the farm, each with its new value. `None` removes the value.
 pub(super) type NewValues = Vec<(EditTarget, Option<Value>)>;
 
 #[derive(Debug)]
 pub(super) enum Meaning {
     Edits(NewValues),
-    /// A new file, which must be parsed to get its edits and names, and further edits.
+    /// Tables of a whole new file, and edits of operator states. The file must be parsed to name
+    /// its servers and to derive its edits.
     File(Table, NewValues),
 }
 
@@ -128,7 +129,7 @@ pub enum OrderError {
         /// Tag in the request.
         wanted: String,
     },
-    /// The order needs another role.
+    /// The author's role does not permit the order.
     #[error("{0}")]
     Forbidden(String),
     /// The change can't be stored.
@@ -199,13 +200,14 @@ pub(super) fn meaning(
     Ok(Meaning::Edits(edits))
 }
 
-/// Maximum number of services of a farm, redirected ones included.
+/// Maximum number of services of a farm, including groups.
 pub(super) const SERVICES: usize = 4_096;
 /// Maximum number of servers of a farm.
 pub(super) const SERVERS: usize = 65_535;
 
-/// Refuses lists that are too long for any farm, before they are copied or written as text. The
-/// file's parser has lower limits, but reports each error of each service.
+/// Refuses a request with more services or servers than any farm has, before its lists are copied
+/// or written as text. The file's parser has lower limits, but would report each error of each
+/// service of a huge request.
 fn check_counts(services: usize, servers: usize) -> Result<(), OrderError> {
     let refuse = |count: usize, kind: &str, most: usize| {
         Err(OrderError::Invalid(format!(
@@ -227,7 +229,8 @@ fn len_of(list: &Value) -> usize {
     list.as_array().map_or(0, Vec::len)
 }
 
-/// Refuses edits that would make the tables of an every-host farm's hosts differ.
+/// Refuses edits of every-host services. A change on one host would make the tables of the hosts
+/// differ.
 pub(super) fn same_on_all_hosts(
     edits: &NewValues,
     before: &FarmDocument,
@@ -336,7 +339,7 @@ fn has_server(farm: &FarmDocument, name: &ServerName) -> Result<(), OrderError> 
     Err(OrderError::NotFound(format!("service {service} lists no server {server}; {}", meant(server, names))))
 }
 
-/// Returns a sentence on edits that were made, or would be.
+/// Describes edits in one sentence, for the operator and the audit log.
 pub(super) fn sentence(edits: &NewValues, before: &FarmDocument, file: &FarmDocument) -> String {
     const SHOWN: usize = 4;
     if edits.is_empty() {

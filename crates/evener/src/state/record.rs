@@ -1,4 +1,4 @@
-//! Operators' changes since the file was written.
+//! Operators' run-time changes of the file's farm.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::document::FarmDocument;
 use super::edit::{Edit, EditTarget, director_state, operator_state, operator_value};
 use super::order::OrderError;
 
-/// Maximum number of changes that can be undone. Older changes are merged into the oldest one.
+/// Maximum number of changes that can be undone. Older changes are merged into the oldest of these
+/// changes.
 const CHANGES_MAX: usize = 1_000;
 
 /// Operator states. A file has none.
@@ -25,7 +26,8 @@ pub struct OperatorStates {
 }
 
 impl OperatorStates {
-    /// The value of a place; none where that is no operator's, or where nothing was said.
+    /// Returns the operator state at a place, as an edit's value. `None` if the state is ready, or
+    /// if the place is not an operator state.
     pub(super) fn at(&self, place: &EditTarget) -> Option<Value> {
         match place {
             EditTarget::Operator { service, server } => {
@@ -45,7 +47,8 @@ impl OperatorStates {
         changed.map(|name| (name.clone(), state(next, name))).collect()
     }
 
-    /// Gives an operator's place another value.
+    /// Sets the operator state at a place. No value means ready. Ignores places that are not
+    /// operator states.
     pub(super) fn put(&mut self, place: &EditTarget, value: Option<&Value>) {
         let state = operator_state(value);
         match place {
@@ -90,10 +93,11 @@ pub struct Change {
 /// All changes, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Increases with each change and each undo.
+    /// Increases with each change, with each undo, and when a reload or a start drops changes.
     pub generation: u64,
     pub changes: Vec<Arc<Change>>,
-    /// True if the first change includes merged older ones. The first change can't be undone then.
+    /// True if the first change includes older changes that were merged into it. The first change
+    /// can't be undone then.
     #[serde(default)]
     pub is_cut: bool,
 }
@@ -102,7 +106,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Override {
     pub key: String,
-    /// Value in force, as in a file. `None` if there is none.
+    /// Value in force, as in a file. `None` if the key, server or service is removed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub value: Option<Value>,
     /// Value in the file.
@@ -118,7 +122,7 @@ impl Record {
     pub fn farm(&self, file: &FarmDocument) -> FarmDocument {
         let mut farm = file.clone();
         for edit in self.edits() {
-            // The edit's service may belong to another change that was undone.
+            // A change that added the edit's service may have been undone.
             let _ = farm.put(&edit.place, edit.value.as_ref());
         }
         farm
@@ -153,11 +157,11 @@ impl Record {
         }
     }
 
-    /// Removes the change with a number, or the last one. A change whose places were changed again
-    /// can't be undone before the later change.
+    /// Removes the change with a number, or the last change. If a later change has changed the same
+    /// places, it must be undone first.
     ///
     /// # Errors
-    /// When there is no such change, or it can't be undone.
+    /// If there is no change with the number, no change at all, or if the change can't be undone.
     pub fn undo(&mut self, number: Option<u64>) -> Result<Arc<Change>, OrderError> {
         let at = match number {
             None => self.changes.len().checked_sub(1),
@@ -250,7 +254,7 @@ impl Record {
             if file == edit.value {
                 continue;
             }
-            // Of a whole server, only its presence in the file matters.
+            // For a whole service or server, only its presence matters.
             let shown = |value: Option<Value>| match place.is_whole() {
                 true => value.map(|_| Value::Boolean(true)),
                 false => value,
@@ -278,7 +282,7 @@ impl Record {
             let later = std::mem::replace(&mut next.edits, oldest.edits.clone());
             for edit in later {
                 // An edit replaces earlier edits of its place. An edit that restores the file's
-                // value is left out.
+                // value is left out, unless an edit of its whole service or server precedes it.
                 next.edits.retain(|known| !edit.place.holds(&known.place));
                 if edit.value != edit.file || next.edits.iter().any(|known| known.place.holds(&edit.place)) {
                     next.edits.push(edit);

@@ -1,4 +1,5 @@
-//! Stores run-time changes: a JSON file that is written atomically, and a log of their authors.
+//! Stores run-time changes in a JSON file, which is written atomically, and their authors in an
+//! audit log.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use super::record::{Author, Record};
 use crate::runtime::files;
 use crate::runtime::shown::json;
 
-/// Format of the file. Files of another format are refused.
+/// Format version of the file. Files of another version are refused.
 const FORMAT: u32 = 1;
 /// Maximum length of the log in bytes. A longer log is renamed to `audit.log.1`, and a new one
 /// begins.
@@ -22,20 +23,20 @@ const LOG_BYTES: u64 = 16 << 20;
 const LOGS_KEPT: u32 = 4;
 const LOG_AGE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// Maximum number of files that are set aside.
+/// Maximum number of refused files that are kept.
 const ASIDE_MAX: usize = 9;
 
 /// Error of reading the stored changes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The system refuses.
+    /// The file can't be read.
     #[error("failed to read the run-time changes in {path}: {source}", path = .path.display())]
     Io {
         /// Path of the changes.
         path: PathBuf,
         source: io::Error,
     },
-    /// It is something else.
+    /// The file has another format version, or is no valid record.
     #[error("{path} has no run-time changes of a supported version: {why}", path = .path.display())]
     Format {
         /// Path of the changes.
@@ -68,15 +69,15 @@ pub(crate) struct AuditEntry {
 }
 
 impl AuditEntry {
-    /// Returns an entry saying that logged changes are not in force.
+    /// Returns an entry saying that logged changes were refused and are not in force.
     pub(crate) fn refused(unix_ms: u64, refused: u64, generation: u64, why: &str) -> AuditEntry {
         let author = Author { by: "evener".to_owned(), from: "the engine".to_owned() };
         let message = format!("refused and undone, up to generation {refused}: {why}");
         AuditEntry { unix_ms, author, generation, message }
     }
 
-    /// Returns an entry saying that a reload or a start has dropped edits. No edits means all of
-    /// them.
+    /// Returns an entry saying that a reload or a start has dropped edits. If `edits` is empty, all
+    /// run-time changes were dropped.
     pub(crate) fn dropped(unix_ms: u64, edits: &[Edit], by: &str, generation: u64) -> AuditEntry {
         let message = match edits.is_empty() {
             true => format!("all run-time changes are dropped by {by}"),
@@ -101,12 +102,12 @@ impl Store {
         Store { folder: folder.to_owned() }
     }
 
-    /// Returns the path of the changes.
+    /// Returns the path of the file with the changes.
     pub(crate) fn path(&self) -> PathBuf {
         self.folder.join("changes.json")
     }
 
-    /// Reads the stored changes. Returns none if there is no file.
+    /// Reads the stored changes. If there is no file, the record is empty.
     pub(crate) fn read(&self) -> Result<Record, StoreError> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -125,11 +126,11 @@ impl Store {
         }
     }
 
-    /// Renames the file so that it is not read again.
+    /// Renames the file, so that the next start does not read it.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
         let numbered = (2..=ASIDE_MAX).map(|number| format!("changes.refused-{number}.json"));
         let mut names = std::iter::once("changes.refused.json".to_owned()).chain(numbered);
-        // If there are too many files already, the last one is overwritten.
+        // If all names are in use, the last file is overwritten.
         let free = names.find(|name| !self.folder.join(name).exists());
         let aside = self.folder.join(free.unwrap_or_else(|| format!("changes.refused-{ASIDE_MAX}.json")));
         fs::rename(self.path(), &aside)?;
@@ -144,8 +145,8 @@ impl Store {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Restores the record before a refused one, if the file differs from it. On a full disk the
-    /// file is usually unchanged.
+    /// Restores the record from before a refused change, if the file differs from that record. On a
+    /// full disk the file is usually unchanged.
     pub(crate) fn write_back(&self, record: &Record) {
         let is_there = self.read().is_ok_and(|stored| stored == *record);
         if !is_there && let Err(error) = self.write(record) {

@@ -53,7 +53,7 @@ fn table(text: &str) -> Table {
 }
 
 fn farm_of(text: &str) -> FarmState {
-    // A service of every-host needs a secret.
+    // An every-host service needs the farm's secret.
     let text = format!("farm.secret_file = \"/etc/evener/farm.key\"\n{text}");
     let config = config::parse(&text, "evener.toml").unwrap();
     let file = FarmDocument::new(table(&text), &config).unwrap();
@@ -399,8 +399,8 @@ fn undo_names_the_state_that_results() {
     assert_eq!(undone.message, wanted);
 }
 
-/// Names have numbers by the files that were read with the file in force. Zones refer to names by
-/// these numbers.
+/// Balanced names are numbered by the name files that were read with the file in force. Zones refer
+/// to names by these numbers.
 #[test]
 fn run_time_change_keeps_names_whose_file_was_replaced() {
     let folder = std::env::temp_dir().join(format!("evener-state-names-{}", std::process::id()));
@@ -449,7 +449,7 @@ fn change_is_undone_by_its_number_unless_a_later_one_changed_its_place() {
     assert_eq!(weight_of(&after(&later, both), "web1"), None);
 }
 
-/// A farm that differs in weights alone is not read again.
+/// A farm that differs only in weights is not parsed again.
 #[test]
 fn weights_are_as_the_text_of_the_farm_has_them() {
     let file = farm_of(FILE);
@@ -509,8 +509,8 @@ fn any_order() -> impl Strategy<Value = StateOrder> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Orders have the same result together and one by one. The farm matches its record, and the
-    /// record survives a write and a read.
+    /// Orders have the same result in one batch and one by one. The farm matches its record, and
+    /// the record survives a write and a read.
     #[test]
     fn batches_are_as_good_as_single_orders(orders in proptest::collection::vec(any_order(), 1..12)) {
         let file = farm_of(FILE);

@@ -163,8 +163,8 @@ fn is_end(key: KeyEvent, model: &Model) -> bool {
     }
 }
 
-/// Returns the key without control. With control, letters have no meaning, and ^U clears a line as
-/// in a shell.
+/// Returns the code of a key. With Ctrl, letters have no meaning, and ^U clears a line as in a
+/// shell.
 fn meaning(key: KeyEvent) -> Option<KeyCode> {
     match key.code {
         code if !key.modifiers.contains(KeyModifiers::CONTROL) => Some(code),

@@ -180,7 +180,7 @@ impl Model {
             filter.is_empty() || text().to_lowercase().contains(&filter)
         };
         let mut rows: Vec<(&ServerView, Rates)> = self.servers().filter(is_shown).collect();
-        // Greatest first. Equal ones by name.
+        // The greatest number first. Servers with equal numbers are sorted by name.
         let great = |number: f64| std::cmp::Reverse((number * 1_000.0) as u64);
         rows.sort_by(|(one, _), (other, _)| name(one).cmp(&name(other)));
         match self.sort {

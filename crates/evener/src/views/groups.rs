@@ -69,7 +69,7 @@ fn counted(shown: &ShownGroup) -> BTreeMap<String, u64> {
     shown.front.counted().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Returns its members as servers.
+/// Returns a group's members as servers.
 pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<ServerView> {
     let since_ms = now_ms.saturating_sub(shown.at_ms);
     shown.members.iter().map(|member| server(shown, member, since_ms)).collect()
@@ -143,7 +143,7 @@ fn effective_weight(member: &MemberSnapshot) -> f64 {
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 
-/// Converts thousandths of the paper's unit.
+/// Converts a load from thousandths to whole units.
 fn units(thousandths: u64) -> f64 {
     thousandths as f64 / 1e3
 }

@@ -83,7 +83,7 @@ pub trait ViewSource: Send + Sync + 'static {
     /// Returns matching sessions.
     ///
     /// # Errors
-    /// A sentence, if the service does not exist.
+    /// If the service does not exist or has no sessions.
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
 
     /// Explains the server of a flow or a request.

@@ -11,8 +11,8 @@ use crate::state::Override;
 /// Value in force that differs from the file's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OverrideView {
-    /// Key of the file. `state` is the operator state of a server, and `server` or `service` is a
-    /// whole one.
+    /// Key of the file. `state` is the operator state of a server. `server` and `service` stand for
+    /// a whole server or service.
     pub key: String,
     /// Value in force. Null if the key is unset.
     pub value: Value,
@@ -50,7 +50,7 @@ pub(super) fn overrides(
     service: &str,
     server: Option<&str>,
 ) -> Vec<OverrideView> {
-    // Most farms have none.
+    // Most farms have no overrides.
     if published.state.overrides.is_empty() {
         return Vec::new();
     }

@@ -101,7 +101,7 @@ pub struct ServerView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakesView {
     pub new: u64,
-    /// Connections that never continued. With nat, connections without an answer from the server.
+    /// Connections that never continued. With nat, connections without a reply from the server.
     pub stalled: u64,
     /// Number of client networks, /24 of IPv4 and /56 of IPv6.
     pub networks: u64,

@@ -48,7 +48,7 @@ pub struct ServiceView {
     /// for example guesses.
     #[serde(default)]
     pub cookies_bad: u64,
-    /// Number of first segments that were not checked, because there were too many.
+    /// Number of first segments that were not checked, because too many had invalid cookies.
     #[serde(default)]
     pub cookies_unchecked: u64,
     /// Values changed at run time.
@@ -122,7 +122,7 @@ pub(super) fn state(servers: usize, up: usize, degraded: bool) -> &'static str {
 /// Checks that there is a service of this name with sessions.
 ///
 /// # Errors
-/// A sentence, with a suggestion for a misspelt name.
+/// If there is none. The text suggests a similar name.
 pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
     if farm.groups.iter().any(|group| group.name == name) {
         return Err(format!("{name} has method redirect, so it has no sessions"));
@@ -133,7 +133,7 @@ pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
 /// Checks that a service has this name.
 ///
 /// # Errors
-/// A sentence, with a suggestion for a misspelt name.
+/// If no service has it. The text suggests a similar name.
 pub(crate) fn is_service<'n>(
     name: &str,
     mut names: impl Iterator<Item = &'n str> + Clone,

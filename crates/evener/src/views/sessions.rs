@@ -32,7 +32,7 @@ pub struct SessionView {
 /// Returns matching sessions.
 ///
 /// # Errors
-/// A sentence, if the service does not exist.
+/// If the service does not exist or has no sessions.
 pub(crate) fn sessions(
     published: &PublishedState,
     filter: &SessionFilter,

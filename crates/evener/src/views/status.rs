@@ -141,7 +141,7 @@ pub struct InstalledPart {
     pub kind: String,
     /// Interface, folder, table, or path below /proc/sys.
     pub location: String,
-    /// Reason why the part is missing, if it is. It is retried twice a second.
+    /// Reason why the part is missing, if it is. The daemon retries twice a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }

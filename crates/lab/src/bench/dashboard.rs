@@ -39,7 +39,7 @@ pub(super) struct Outcome {
     reading: Vec<(usize, f64)>,
     /// Increase with dashboards that don't read.
     idle: f64,
-    /// Increase of the daemon's memory with these, in bytes.
+    /// Increase of the daemon's memory with dashboards that don't read, in bytes.
     idle_bytes: u64,
     /// Load of `evener top`, and increase of the daemon's load meanwhile.
     top: [f64; 2],

@@ -83,7 +83,7 @@ pub struct Figure {
     pub requests_per_second: f64,
     /// Requests per second relative to [`Outcome::base`] in the same round; median of the rounds.
     pub ratio: f64,
-    /// The same ratio relative to [`Outcome::second`].
+    /// Requests per second relative to [`Outcome::second`] in the same round; median of the rounds.
     pub to_second: Option<f64>,
     /// Median latency in microseconds; median of the rounds.
     pub p50_us: f64,

@@ -36,7 +36,7 @@ struct Row {
     fill_percent: usize,
     sessions: usize,
     bytes_per_session: f64,
-    /// Share of the inserts since the last row that found no room.
+    /// Share of refused inserts among the inserts since the last row.
     refused: f64,
 }
 

@@ -61,7 +61,7 @@ pub(super) fn v6(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Resu
     message.extend(target.map(|target| target.octets()).into_iter().flatten());
     for (option, key) in [(1, "source-mac"), (2, "target-mac")] {
         if let Some(word) = fields.text(key) {
-            // its length is one, in units of eight bytes (RFC 4861, section 4.6.1)
+            // the option's length is one, in units of eight bytes (RFC 4861, section 4.6.1)
             message.extend([option, 1]);
             message.extend(scene.world.mac(word)?.as_bytes());
         }

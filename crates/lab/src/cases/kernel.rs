@@ -159,8 +159,8 @@ impl Subject for Kernel {
         }
     }
 
-    /// A test run requires at least an Ethernet header, for TC also the IP header that it
-    /// announces. The maximum is a page without the kernel's own data.
+    /// A test run requires at least an Ethernet header. For TC, it also requires the IP header that
+    /// the EtherType announces. The maximum is a page without the kernel's own data.
     fn takes(&self, frame: &[u8]) -> bool {
         let least = match (self.hook, frame.get(12..14)) {
             (Hook::Tc, Some([0x08, 0x00])) => 34,

@@ -61,7 +61,7 @@ pub fn in_turn(keys: &str) -> String {
     format!("{}{keys}", if is_logged { "" } else { "policy = \"round-robin\"\n" })
 }
 
-/// Does the same with further keys of the service, completed by [`in_turn`].
+/// Like [`web_service`], with further keys of the service, completed by [`in_turn`].
 pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String {
     let mut text = format!("[engine]\nkind = \"{engine}\"\n\n");
     if keys.contains("tunnel") {

@@ -121,7 +121,7 @@ impl Team {
         Self::start_by(farm, plan, &[])
     }
 
-    /// Does the same with options such as `--keep`.
+    /// Like [`Team::start`], with options such as `--keep`.
     pub fn start_by(farm: Farm, plan: Plan, options: &[&str]) -> Result<Team> {
         let secret = farm.server(0).file("farm.key");
         let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];

@@ -59,7 +59,7 @@ pub struct Status {
     pub access_log: AccessLog,
     /// Number of running traces.
     pub traces: u64,
-    /// Control messages by outcome, and connections by the answers about them.
+    /// Outcomes of LCCP messages and of their actions.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
     /// Other nodes by address: `known`, `silent` or `unknown`.

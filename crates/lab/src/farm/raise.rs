@@ -228,7 +228,8 @@ impl Farm {
     }
 
     /// Stops a host with the service addresses from answering ARP for them, unless the farm wants
-    /// answers. Neighbour discovery does not answer for addresses of another interface anyway.
+    /// answers. For IPv6 nothing is needed: neighbour discovery never answers for addresses of
+    /// another interface.
     fn silence(&self, host: &Host) -> Result<()> {
         match self.spec.arp {
             Arp::Answering => Ok(()),

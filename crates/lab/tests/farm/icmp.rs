@@ -40,7 +40,7 @@ fn the_service_echoes(engine: &str, way: Way) -> Result<()> {
 /// Addresses of a router on the Internet.
 const SOMEWHERE: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
-/// Sends an error, as a router would, about what the service has sent to a client.
+/// Sends an ICMP error about a packet of the service to a client, as a router would.
 fn write_error(stage: &Stage, kind: &str, family: Family, client: SocketAddr) -> Result<()> {
     let raw = stage.farm.router().raw(1)?;
     let from = if family == Family::V4 { SOMEWHERE[0] } else { SOMEWHERE[1] };

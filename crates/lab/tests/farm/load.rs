@@ -136,7 +136,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Without any report from servers.
+/// The latency of probes determines the shares, without any report from servers.
 fn latency_of_probes_is_enough(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let health = "health = { interval = \"200ms\" }\n";

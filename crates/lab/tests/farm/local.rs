@@ -60,7 +60,7 @@ fn a_nat_director_has_its_share(engine: &str, way: Way, family: Family) -> Resul
 }
 
 /// A director that is listed as a server without the service address: the daemon warns and sends no
-/// clients there.
+/// clients to this director.
 fn a_director_without_the_service_address_has_no_share(engine: &str) -> Result<()> {
     let farm = Way::Nat.builder().servers(1).build()?;
     let family = Family::V4;

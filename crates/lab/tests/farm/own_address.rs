@@ -57,7 +57,7 @@ fn served(stage: &Stage, how: &str) -> Result<()> {
     forget_clients(stage)?;
     assert_eq!(stage.shares(4)?, split([2, 2]), "{how}");
     forget_clients(stage)?;
-    // From the next hop itself.
+    // The next hop itself is a client.
     let near = Load { path: "/108k".to_owned(), requests: Some(4), timeout: LONG, ..Load::to(stage.service) };
     let report =
         unbroken(near.run_on(stage.farm.router())?).with_context(|| format!("the neighbour, {how}"))?;

@@ -209,8 +209,8 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &good)?;
     evener.wait_for_servers(2, LONG)?;
     let larger = good.replacen("65536", "131072", 1);
-    // The second reload reports the same: it is compared with the running state, not with the
-    // previous file.
+    // The second reload has the same result, because the file is compared with the running state
+    // and not with the previous file.
     for _ in 0..2 {
         let output = evener.reload(&larger)?;
         assert!(output.contains("sessions_max") && output.contains("SIGQUIT"), "{output}");
@@ -224,7 +224,7 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The daemon's loop continues meanwhile, and so does another reload.
+/// While the read of a file blocks, the daemon's loop continues, and another reload succeeds.
 fn a_file_that_cannot_be_read_to_its_end_holds_nothing_up(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let probed =

@@ -94,7 +94,7 @@ fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
             let visit = visit.and_then(Visit::reset_behind_the_end);
             visit.with_context(|| format!("{way:?}, use {use_}"))?;
         }
-        // A busy machine can delay some.
+        // A busy machine can delay some SYNs.
         let twice = again::syns_sent_twice(client)? - before;
         ensure!(twice < USES / 2, "{way:?}: {twice} SYNs of {USES} connections were sent again");
     }
@@ -108,7 +108,7 @@ fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     let mut visit = Visit::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
-    // Longer than the timeout in total, with pauses of a twentieth of it.
+    // All pauses together exceed the timeout, and each pause is a twentieth of the timeout.
     for _ in 0..24 {
         std::thread::sleep(std::time::Duration::from_millis(250));
         assert_eq!(visit.who()?, server, "who talks is not idle");

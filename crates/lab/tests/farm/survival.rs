@@ -392,7 +392,7 @@ fn an_adopted_data_plane_follows_xdp_mode(engine: &str) -> Result<()> {
         evener.reload(&file(mode))?;
         evener.daemon().kill9()?;
         evener.start_again()?;
-        // As reported by the kernel and by the daemon.
+        // Checks the mode that the kernel and the daemon report.
         let link = farm.director().run(&["ip", "-details", "link", "show", "dev", "eth0"])?;
         let is_xdp = link.contains("prog/xdp") || link.contains("xdpgeneric");
         assert!(if word.is_empty() { !is_xdp } else { link.contains(word) }, "{mode}: {link}");

@@ -205,7 +205,7 @@ fn killed_under_load_nothing_breaks(engine: &str, way: Way) -> Result<()> {
         } else {
             thread::sleep(Duration::from_millis(300));
         }
-        // Decapsulation continues, too.
+        // Decapsulation by the agents continues, too.
         if let Some(agent) = stage.agents.first_mut() {
             agent.process().kill9()?;
         }

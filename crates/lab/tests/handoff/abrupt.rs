@@ -59,8 +59,8 @@ impl Runs {
     }
 }
 
-/// Routed by the data plane or by the daemon, and with a repeated request, as if the reset were
-/// lost.
+/// Each request runs once, whether the data plane or the daemon routes it, and even if it is
+/// repeated as after a lost reset.
 fn each_request_runs_once(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).bare().build()?;
     let runs = Runs::on(farm.servers())?;

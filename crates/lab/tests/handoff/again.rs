@@ -74,7 +74,8 @@ fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two CPUs can reorder segments this way.
+/// The acknowledgment of the handshake arrives behind the data, as if two CPUs had reordered the
+/// segments.
 fn an_acknowledgment_comes_behind_the_data(engine: &str) -> Result<()> {
     const SEGMENT_LEN: usize = 1_400;
     let farm = Farm::builder().bare().servers(1).build()?;

@@ -112,7 +112,7 @@ fn complex_routes(engine: &str) -> Result<()> {
     given(&handoff, 3)
 }
 
-/// A FIN directly after the request, while the connection is being handed off.
+/// A client sends a FIN directly after its request, while the connection is being handed off.
 fn half_closed_clients_are_served(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &images())?;
     for family in Family::BOTH {
@@ -130,7 +130,8 @@ fn half_closed_clients_are_served(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Even after a long time, for routing by the data plane and by the daemon.
+/// A client that has closed its direction gets its response even after a long time, whether the
+/// data plane or the daemon routes the request.
 fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     const PORT: u16 = 7_000;
     let farm = Farm::builder().servers(2).bare().build()?;

@@ -56,7 +56,8 @@ fn forged_segments_make_no_connection(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Clients that leave at each point, by FIN or RST, before and after their first bytes.
+/// Clients leave at each point, by FIN or RST, before and after their first bytes, and leave no
+/// state.
 fn handshakes_that_end_leave_nothing(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     for family in Family::BOTH {

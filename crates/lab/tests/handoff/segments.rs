@@ -203,7 +203,7 @@ fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> R
     Ok(())
 }
 
-/// By FIN or RST. No socket and no session remains.
+/// Clients leave by FIN or RST at each moment. No socket and no session remains.
 fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let keys = "timeouts = { half_closed = \"1s\", closing = \"1s\" }\n".to_owned();

@@ -180,7 +180,8 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// From one client, half of them with IPv6. A quarter of the requests is read in user space.
+/// Ten thousand connections from one client, half of them with IPv6, are open at once. A quarter of
+/// the requests is read in user space.
 fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     const COUNT: usize = 10_000;
     // The limit of open files may be too small for two such tests at the same time.
@@ -225,7 +226,7 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// From sources that no host has, as fast as one thread can send.
+/// Sends SYNs from sources that no host has, as fast as one thread can send.
 fn a_flood_of_handshakes_costs_no_memory(engine: &str) -> Result<()> {
     const FLOOD: Duration = Duration::from_secs(3);
     let handoff = farm(engine, 2, &some_requested())?;

@@ -137,7 +137,8 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     others_are_served(&handoff, other)
 }
 
-/// More than the limit of 4,096 under the unit's limit of files.
+/// A client opens more connections than the limit of 4,096 that follows from the unit's limit of
+/// files.
 fn who_opens_many_takes_no_place_from_others(engine: &str) -> Result<()> {
     with_half_requests(engine, 4_200)
 }

@@ -27,7 +27,8 @@ const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 const MASKED: u8 = 0x80;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// With a path that the data plane routes, and with a path read in user space.
+/// Frames pass in both directions, with a path that the data plane routes and with a path that is
+/// read in user space.
 fn frames_go_both_ways(engine: &str) -> Result<()> {
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;

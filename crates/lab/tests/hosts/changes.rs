@@ -93,7 +93,8 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
 
 fn killed_daemons_come_back(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    // As above. Stateless services move connections when a host is considered dead for a moment.
+    // As above, a restart can take long. Stateless services move connections when a host is
+    // considered dead for a moment.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..Plan::new(engine, STATELESS, 3) };
     let mut team = Team::start(farm, patient)?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);

@@ -45,7 +45,8 @@ fn unmarked(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     seemingly(team, client, &[&sources[..], &tunnels].concat())
 }
 
-/// Returns such frames with the source MACs of other hosts, which mark forwarded packets on a link.
+/// Returns frames as from [`unmarked`], but with the source MACs of other hosts, which mark
+/// forwarded packets on a link.
 fn by_link(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let sources = [1, 2].map(|host| (team.farm.server(host).mac().to_owned(), String::new()));
     seemingly(team, client, &sources)

@@ -1,5 +1,5 @@
-//! Promises to clients of every consumer: no client gets a server that can't or shouldn't serve
-//! while another can and should. No such server is left out.
+//! Promises to clients of every consumer. A client gets a server that can't or shouldn't serve only
+//! if no other server can and should serve. Each server that can and should serve gets clients.
 
 use super::model::{File, LISTED, NAMES, OF_SERVICE, TURNS};
 use super::{Consumer, DIRECTOR, Ranks, Reports, client};

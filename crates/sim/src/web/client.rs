@@ -1,4 +1,5 @@
-//! Clients of such a farm: the group redirects their requests, and their DNS queries are answered.
+//! Clients of a farm with a group and names: the group redirects their requests, and their DNS
+//! queries are answered.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,7 @@ pub(crate) fn visit(world: &mut World, client: usize) -> Result<(), Broken> {
     come(world, client).map(drop)
 }
 
-/// Does the same and returns the server of the redirect.
+/// Like [`visit`], but also returns the server of the redirect.
 pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Broken> {
     if world.nodes[DIRECTOR].director.is_none() {
         return Ok(None);

@@ -24,7 +24,7 @@ pub(super) enum Message {
 pub(super) struct Post {
     pub(super) due_ms: u64,
     server: usize,
-    /// Life of the agent that sent the message.
+    /// Number of the start of the agent that sent the message.
     life: u64,
     what: What,
 }

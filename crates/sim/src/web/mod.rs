@@ -1,6 +1,6 @@
-//! Director whose servers have more consumers than packets: a group, whose members join and report
-//! by messages, and balanced names. All consumers share four servers. Each consumer probes, queries
-//! and drains them independently.
+//! Director whose four servers are selected by six consumers: the packets of a service, a group
+//! whose members join and report by messages, and four balanced names. Each consumer probes,
+//! queries and drains the servers independently.
 //!
 //! The agents' side of a group is also Evener's. Messages and answers may be lost or delayed.
 
@@ -30,12 +30,12 @@ use crate::world::World;
 use message::{Message, Post};
 use model::{LISTED, NAMES, REPORT_MS};
 
-/// Only node of such a farm.
+/// Only node of a farm with a group and names.
 const DIRECTOR: usize = 0;
 /// Timeout of a message, in milliseconds.
 const ANSWER_MS: u64 = 1_000;
 
-/// Surroundings of the director of such a farm.
+/// Surroundings of the director of a farm with a group and names.
 #[derive(Default)]
 pub(crate) struct Web {
     agents: [Agent; SERVERS],
@@ -101,7 +101,7 @@ pub(crate) enum Ranks {
     Good,
 }
 
-/// Consumer of servers.
+/// Part of the director that selects among the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consumer {
     /// Packets of the first service.

@@ -1,5 +1,5 @@
-//! File of such a farm: a service whose servers report, an optional second service, a group, and
-//! balanced names.
+//! File of a farm with a group and names: a service whose servers report, an optional second
+//! service, a group, and balanced names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub(crate) fn url(server: usize) -> Option<Url> {
     Url::parse(&format!("http://{}", farms::server(server).0)).ok()
 }
 
-/// Adds these parts to a director's farm.
+/// Adds the parts that these bits select to a director's farm.
 pub(crate) fn extend(farm: &mut Farm, bits: u8) {
     let file = File(bits);
     let [first, second] = &mut farm.services[..] else { return };

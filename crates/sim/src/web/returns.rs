@@ -1,5 +1,5 @@
-//! After all faults, a server fails for long and recovers. Checks that it gets no clients
-//! meanwhile, and few at first.
+//! After all faults, a server fails for long and recovers. Checks that the server gets no clients
+//! while it fails, and few clients at first after its recovery.
 
 use super::model::SLOW_START_MS;
 use super::{Consumer, DIRECTOR, check, client};
@@ -43,8 +43,8 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let early = visits(world, server)?;
     world.pass(SLOW_START_MS)?;
     let late = visits(world, server)?;
-    // In the first quarter of the slow start the average share is a sixth; afterwards it is the
-    // full one. Small counts are inconclusive.
+    // In the first quarter of the slow start, the average share is a sixth of the full share. Small
+    // counts are inconclusive.
     if whole >= VISITS / 10 {
         world.coverage.checked(Promise::Hurried);
     }

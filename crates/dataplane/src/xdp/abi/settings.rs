@@ -24,7 +24,7 @@ pub(in crate::xdp) struct Settings {
 impl Settings {
     pub(in crate::xdp) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
         let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed } = self;
-        // Used as multipliers, which must be odd.
+        // Both keys are used as multipliers, which must be odd.
         let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0 | 1, seed.1 | 1]);
         bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed })
     }

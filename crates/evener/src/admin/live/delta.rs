@@ -56,7 +56,7 @@ impl<'a, T: LiveRow> TableDelta<'a, T> {
     }
 }
 
-/// Returns the changed fields. Removed ones are null.
+/// Returns the changed fields. Removed fields are null.
 pub(super) fn fields(before: &impl Serialize, now: &impl Serialize) -> Map<String, Value> {
     let (before, now) = (object(before), object(now));
     let gone = before.keys().filter(|name| !now.contains_key(*name));

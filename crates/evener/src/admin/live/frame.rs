@@ -44,7 +44,8 @@ impl Moment {
     }
 
     fn last_event_shown(&self) -> u64 {
-        // If earlier events could not be read at a start, numbers began again.
+        // If a start can't read earlier events, numbers begin again. So the last event need not
+        // have the highest number.
         self.events.iter().map(|event| event.number).max().unwrap_or_default()
     }
 }
@@ -87,7 +88,7 @@ struct Delta<'a> {
     events: &'a [Arc<EventView>],
 }
 
-/// A moment, in both forms for sending.
+/// A moment, as a snapshot and as a delta.
 pub(super) struct Frame {
     number: u64,
     moment: Moment,

@@ -1,7 +1,7 @@
 //! Live state of the farm for browsers: a snapshot first, then the difference each [`PERIOD`].
 //!
-//! Each frame is made once for all listeners, and only while there are any. A listener has at most
-//! one pending frame. A slow listener misses frames, and then gets a snapshot.
+//! Each frame is made once for all listeners, and only while there are listeners. A listener has at
+//! most one pending frame. A slow listener misses frames, and then gets a snapshot.
 
 mod delta;
 mod frame;
@@ -63,7 +63,8 @@ impl LiveFeed {
 
     /// Adds a listener. Needs a tokio runtime.
     fn listen(self: &Arc<Self>) -> LiveListener {
-        // Under the lock, so that frames can't end between these two steps.
+        // Both steps are done under the lock, so that frames can't end between the subscription and
+        // the check.
         let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frames = self.frames.subscribe();
         frames.mark_changed();

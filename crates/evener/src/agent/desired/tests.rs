@@ -110,8 +110,8 @@ fn listed_servers_are_silent_and_discovered_ones_answer() {
     let answering = desired_state(discovered, &serves).unwrap();
     assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
     assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
-    // Both at once: silence is a setting of the host, so answering addresses are put on the link's
-    // interface.
+    // Silent and answering addresses at once. Silence is a setting of the host, so answering
+    // addresses are put on the link's interface.
     let both = desired_state(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
     assert_eq!(
         placed(&both),
@@ -125,7 +125,7 @@ fn tunnels_are_opened_where_directors_are() {
     let nobody = AgentIdentity::default();
     let keys = "method = \"tunnel\"\nencapsulation = \"gue\"\nmtu = 1400";
     assert!(desired_state(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
-    // one on the link, one behind the default route
+    // One director is on the link, and one is behind the default route.
     let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
     let desired = desired_state(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
     assert_eq!(placed(&desired), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
@@ -214,7 +214,7 @@ fn every_host_agent_accepts_and_has_punt_listener() {
     assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
     assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
     assert!(host.programs.as_ref().unwrap().0.marks.is_some());
-    // Only GUE has room for marks, and is the default between hosts.
+    // Only GUE has room for marks, and GUE is the default between hosts.
     let needs_marks = |desired: &DesiredState| {
         let (tables, _) = desired.programs.as_ref().unwrap();
         tables.services.values().all(|offer| offer.is_marked)

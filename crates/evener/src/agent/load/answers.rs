@@ -35,27 +35,27 @@ use crate::http::to_hyper;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Maximum number of connections: of the file's directors, and of all other clients.
-/// If all slots are taken, a new connection evicts a connection of the source with the most
-/// connections.
+/// Maximum number of connections of the file's directors. All other clients together have the same
+/// maximum. If all slots are taken, a new connection evicts a connection of the source with the
+/// most connections.
 const AT_ONCE: usize = 64;
 /// Timeout of a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time that an answer waits for a fresh measurement.
+/// Maximum time that a response waits for a fresh measurement.
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Limits of a connection.
 pub(super) const ONE_REQUEST: ConnectionBounds =
     ConnectionBounds { head: TIMEOUT, idle: None, half_close: true };
-/// Answer to clients that the file doesn't allow.
+/// Response to clients that the file doesn't allow.
 pub(super) const FORBIDDEN: &str =
     "This address may not query the load: see `directors` in [farm] and `allow` in [agent].";
-/// Connections that wait to be taken.
+/// Length of the queue of connections to accept.
 const BACKLOG: i32 = 1_024;
 
 /// Settings of a listener.
 pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
-    /// Directors, which have slots of their own.
+    /// Directors, which have connection slots of their own.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
     /// Permitted clients. `None` for all.
     pub(super) permitted: Option<Permitted>,
@@ -67,7 +67,7 @@ pub(super) struct ListenSettings {
     pub(super) refresh: Refresh,
 }
 
-/// Requests a fresh measurement. The channel's answer signals its end.
+/// Requests a fresh measurement. The sender in the request signals the end of the measurement.
 pub(super) type Refresh = mpsc::Sender<oneshot::Sender<()>>;
 
 /// Permitted clients, besides this host itself.
@@ -109,7 +109,7 @@ impl ListenSettings {
 
 async fn renew(refresh: &Refresh) {
     let (done, is_done) = oneshot::channel();
-    // The measuring task has ended during a reload.
+    // During a reload the measuring task may have ended, so the request may fail.
     if refresh.send(done).await.is_ok() {
         let _ = is_done.await;
     }
@@ -154,8 +154,8 @@ pub(super) async fn serve<F>(
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), listen_settings.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
-            // The measuring task may be waiting for a status page. The last measurement is used
-            // then.
+            // The measuring task may be waiting for a status page. The last measurement is used in
+            // that case.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
             answer(stream, now, requester).await
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Returns the answer to a request that is sent in one piece.
+    /// Returns the response to a request that is sent in one piece.
     async fn answer_to(question: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

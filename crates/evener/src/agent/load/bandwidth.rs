@@ -2,8 +2,8 @@
 //! sent.
 //!
 //! The paper's load-balancing agent sent trains of packets and waited for echoes, for up to half an
-//! hour (its section 4). A busy server knows its paths anyway, since TCP measures the delivery
-//! rate.
+//! hour (its section 4). On a busy server no trains are needed, since TCP measures the delivery
+//! rate of each path.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +54,8 @@ impl Bandwidth {
             rates.sort_unstable();
             rates
         };
-        // The lower one of two samples counts. The first may include a shaper's saved tokens.
+        // Of two consecutive samples, the lower one counts. The first may include a shaper's saved
+        // tokens.
         let last = self.looks.len().checked_sub(1)?;
         let available = *sorted(|look| look.middle).get(last / 2)?;
         let bottleneck = *sorted(|look| look.fastest).get(last * 3 / 4)?;

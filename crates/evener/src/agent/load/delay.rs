@@ -13,10 +13,10 @@ use crate::runtime::slots_by_source::{ClientSource, source};
 const SPEED_KEPT: Duration = Duration::from_secs(15);
 /// Duration over which a speed is measured, long enough to average out a token bucket's burst.
 const STRETCH: Duration = Duration::from_secs(2);
-/// Beginning of a busy period, in which saved tokens are spent.
+/// Beginning of a busy period, in which a token bucket's saved tokens are spent.
 const BURST: Duration = Duration::from_millis(500);
-/// Maximum of a client's outstanding bytes, as a multiple of the median client's time.
-/// So clients that read slowly on purpose don't make a server seem busy, at any number of
+/// Maximum time for which a client's outstanding bytes count, as a multiple of the median client's
+/// time. So clients that read slowly on purpose don't make a server seem busy, at any number of
 /// connections.
 const SLOWEST: f64 = 4.0;
 /// Assumed time for a client without an earlier sample, in seconds.
@@ -26,8 +26,8 @@ const SOON: f64 = 1.0;
 #[derive(Debug)]
 pub(super) struct Delay {
     kind: DelayKind,
-    /// Speed of one request by this program, in bytes per second. Used until clients have shown
-    /// more.
+    /// Speed of one request by this program, in bytes per second. Used until responses to clients
+    /// have shown a speed.
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
     link: LinkSpeed,
@@ -156,8 +156,8 @@ impl Delay {
         self.link.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
     }
 
-    /// Returns the sum of outstanding bytes. A client counts up to some multiple of the median
-    /// client's time. A client without an earlier sample is assumed to finish soon.
+    /// Returns the sum of outstanding bytes. A client counts for at most [`SLOWEST`] times the
+    /// median client's time. A client without an earlier sample is assumed to finish soon.
     fn bounded(&self, open: &[OpenConnection]) -> f64 {
         let mut left: BTreeMap<ClientSource, f64> = BTreeMap::new();
         for one in open {
@@ -274,7 +274,7 @@ mod tests {
         for at in 0..4 {
             look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
         }
-        // Small answers now and then, long after: the link's speed is still 1 MiB/s.
+        // Small responses now and then, long after: the link's speed is still 1 MiB/s.
         for at in 100..120 {
             look(&mut delay, &of(vec![]), 3 * MIB + at * 1_000, at);
         }

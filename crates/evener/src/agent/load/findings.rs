@@ -1,8 +1,8 @@
 //! Answers directors' requests for the findings of this server's doctor: `GET /v1/findings`.
 //!
-//! The farm's key authenticates a director. Its clock is not used, since a wrong clock may be a
-//! finding. The first answer is a challenge for the director's address, which only this agent can
-//! make. The second request has the challenge's tag. The findings are authenticated, too.
+//! The farm's key authenticates a director. The director's clock is not used, since a wrong clock
+//! may be a finding. The first response is a challenge for the director's address, which only this
+//! agent can make. The second request has the challenge's tag. The findings are authenticated, too.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -23,14 +23,14 @@ const PATH: &str = "/v1/findings";
 /// Contexts of the tags, which separate the key's uses.
 const PROOF: &[u8] = b"evener findings: a director";
 const ANSWER: &[u8] = b"evener findings: a server";
-/// A challenge is valid for one to two times this time, in seconds.
+/// A challenge is valid for at least this time, and at most twice as long, in seconds.
 const SLOT_S: u64 = 10;
-/// Maximum length of an answer that a director reads, in bytes.
+/// Maximum length of a response that a director reads, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
-/// Timeout of a server's answer.
+/// Timeout of an agent's response.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The agent's side of the exchange.
+/// The agent's state for the exchange.
 pub(super) struct FindingsAccess {
     key: Key,
     own: Key,

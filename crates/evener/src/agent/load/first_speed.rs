@@ -1,5 +1,5 @@
-//! Speed of the server program before clients have shown it. The paper proposes one request at the
-//! start (its section 4).
+//! Speed of the server program, before responses to clients have shown it. The paper proposes one
+//! request at the start (its section 4).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,8 +37,8 @@ pub(super) fn first_requests(config: &Config, network: &Network) -> Vec<FirstReq
     services.flat_map(|service| requests_of(service, network)).chain(of_members).collect()
 }
 
-/// Returns requests to the own addresses of its servers, and to the service's addresses if this
-/// host holds them.
+/// Returns requests to this host's own addresses among the service's servers, and to the service's
+/// addresses that this host holds.
 fn requests_of(service: &Service, network: &Network) -> Vec<FirstRequest> {
     let port = service.addresses.first().map_or(80, SocketAddr::port);
     let servers = service.servers.iter().filter(|server| network.is_local(server.address));

@@ -22,8 +22,8 @@ impl RequestTracker {
         RequestTracker { following: None, path: path(directory) }
     }
 
-    /// Tracks requests to these ports. If the kernel refuses, the bytes in its queues serve as a
-    /// lower bound.
+    /// Tracks requests to these ports. If the kernel refuses the programs, the bytes in the
+    /// kernel's queues serve as a lower bound.
     pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<PendingPrograms>> {
         let done = match &self.following {
             Some(following) => following.follow(ports),

@@ -28,7 +28,8 @@ const STATUS_MAX: usize = 64 * 1024;
 const SHARE_OF_TIME: u32 = 100;
 const RAREST: Duration = Duration::from_secs(10);
 
-/// A reading that takes longer than this is repeated. READINGS is the maximum number of readings.
+/// A reading that takes longer than this time is repeated. READINGS is the maximum number of
+/// readings.
 const PROMPT: Duration = Duration::from_millis(2);
 const READINGS: u32 = 4;
 
@@ -190,7 +191,7 @@ pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters
     }
 }
 
-/// Returns the number of running or runnable processes, without this one.
+/// Returns the number of running or runnable processes, without this process.
 fn running(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
     Some(line.trim().parse::<u64>().ok()?.saturating_sub(1))

@@ -14,7 +14,7 @@ const REQUESTS_MAX: f64 = 1e8;
 /// Counters of a host at one moment. `None` for a counter that can't be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct HostCounters {
-    /// Running or runnable processes, without this one.
+    /// Running or runnable processes, without this process.
     pub(super) running: Option<u64>,
     /// Busy and total processor time.
     pub(super) busy: Option<(u64, u64)>,
@@ -26,7 +26,7 @@ pub(super) struct HostCounters {
     pub(super) paths: Option<PathBandwidth>,
     /// Requests answered by the server program.
     pub(super) requests: Option<u64>,
-    /// Requests among them that this program sent.
+    /// Number of these requests that this program itself sent.
     pub(super) own_requests: u64,
 }
 
@@ -37,12 +37,12 @@ pub(super) struct ToSend {
     pub(super) connections: u64,
     /// Bytes of responses that clients have not received.
     pub(super) bytes: u64,
-    /// Part of them in the kernel's queues.
+    /// Number of these bytes that are in the kernel's queues.
     pub(super) lower_bound: u64,
     /// True if the end of each response is known. Otherwise, a response with an unknown end counts
-    /// with its part in the kernel.
+    /// with its bytes in the kernel's queues.
     pub(super) is_exact: bool,
-    /// Time to send them.
+    /// Time to send the outstanding bytes.
     pub(super) delay_seconds: Option<f64>,
     /// Number of requests that could not be tracked for lack of memory.
     pub(super) unfollowed: Option<u64>,
@@ -60,19 +60,19 @@ pub(in crate::agent) struct Load {
     /// Open connections of services.
     pub(in crate::agent) connections: Option<u64>,
     pub(in crate::agent) requests_per_second: Option<f64>,
-    /// Load of server groups, 10 (r + m).
+    /// Load as in messages of server groups: 10 (requests per second + run queue).
     pub(in crate::agent) load: Option<f64>,
     /// Bytes of responses that clients have not received.
     pub(in crate::agent) bytes_to_send: Option<u64>,
-    /// Part of them in the kernel's queues. A correct report is never smaller.
+    /// Number of these bytes in the kernel's queues. A correct report is never smaller.
     pub(in crate::agent) lower_bound: Option<u64>,
     /// `exact`, or `lower_bound` if the end of a response is unknown: the part that the server
     /// program has not written yet is missing.
     pub(in crate::agent) bytes_source: Option<&'static str>,
     /// Time to send these bytes at the current speed.
     pub(in crate::agent) delay_seconds: Option<f64>,
-    /// Number of requests that could not be tracked for lack of memory. For them only the kernel's
-    /// queue is reported.
+    /// Number of requests that could not be tracked for lack of memory. Of their bytes, only those
+    /// in the kernel's queues are reported.
     pub(in crate::agent) requests_unfollowed: Option<u64>,
     /// Rate to the median client and to the fastest one, in bits per second, from replies of the
     /// last minute.

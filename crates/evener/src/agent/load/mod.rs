@@ -77,8 +77,8 @@ struct LoadSettings {
     ports: BTreeSet<u16>,
     /// Directors in the file.
     directors: Arc<BTreeSet<IpAddr>>,
-    /// Directors of `[farm] directors`, which may query at every address, even one that refuses
-    /// other clients.
+    /// Directors of `[farm] directors`, which may query at every address, also at an address that
+    /// refuses other clients.
     askers: BTreeSet<IpAddr>,
     /// True if this host reports to groups.
     is_member: bool,

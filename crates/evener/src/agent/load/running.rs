@@ -24,8 +24,9 @@ pub(super) enum Processes {
 }
 
 impl Processes {
-    /// Returns the processes of the named group. Without a name, the machine's, unless this is a
-    /// container: its root is a control group, and `/proc/stat` describes the whole machine.
+    /// Returns the processes of the named control group. Without a name, returns all processes of
+    /// the machine. In a container, `/proc/stat` describes the whole machine, so the processes of
+    /// the container's root control group are returned instead.
     pub(super) fn of(cgroup: Option<&Path>) -> Processes {
         let [root, ..] = CGROUPS.map(Path::new);
         match cgroup {

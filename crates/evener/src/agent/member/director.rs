@@ -20,11 +20,11 @@ use crate::http::client::{self, Answer, Destination, RequestError};
 use crate::runtime::shown::is_shown;
 use crate::runtime::tls::{self, TlsError};
 
-/// Timeout of a message and its answer.
+/// Timeout of a message and its response.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes read of an answer.
+/// Maximum number of bytes that are read of a response.
 const READ: usize = 16 * 1024;
-/// Maximum length of the answer's sentence, in characters.
+/// Maximum length of the sentence in a response, in characters.
 const SENTENCE_MAX: usize = 200;
 
 /// Addresses of a director, and this host's address towards it.
@@ -57,7 +57,7 @@ impl DirectorClient {
     /// Resolves the director's address each time, since names may change.
     ///
     /// # Errors
-    /// A sentence.
+    /// If the name is not resolved, or if no route leads to the director.
     pub(super) async fn locate(&self) -> Result<DirectorAddress, String> {
         let (host, port) = (self.group.host(), self.group.port());
         let addresses: Vec<SocketAddr> = match self.group.address() {
@@ -114,7 +114,7 @@ impl DirectorClient {
     }
 }
 
-/// Returns the first line of an answer's body, with printable characters only.
+/// Returns the first line of a response's body, with printable characters only.
 fn sentence(body: &[u8]) -> String {
     let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();

@@ -114,7 +114,7 @@ struct MemberTask {
     is_rate_logged: bool,
     /// Number of consecutive reports without a request rate.
     without_rate: u32,
-    /// Text of the director's last answer.
+    /// Text of the director's last response.
     sentence: String,
 }
 
@@ -155,7 +155,7 @@ impl MemberTask {
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
-                // The task that started this one is gone, and can't be notified.
+                // If the owner of the task is gone, the group is not notified.
                 leaves = &mut ended => break leaves.unwrap_or(false),
                 Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();
@@ -332,7 +332,7 @@ impl MemberTask {
         let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
-            // The director doesn't know the member, or no longer.
+            // The group does not have the member, or has removed it.
             DirectorAnswer::Status(404) => {}
             _ => tracing::warn!(
                 "{}: failed to tell the director that this member leaves: {reason}",

@@ -69,11 +69,12 @@ impl DnsConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneConfig {
     pub name: Name,
-    /// File of its records. `None`: the minimum of records. Balanced names are added.
+    /// File of the zone's records. `None`: the zone has the minimum of records. Balanced names are
+    /// added in both cases.
     pub file: Option<PathBuf>,
 }
 
-/// A service that names may follow.
+/// A service with whose servers balanced names may answer.
 pub(super) struct ServiceReference<'a> {
     name: &'a str,
     /// Position in the file.
@@ -88,7 +89,7 @@ impl<'a> ServiceReference<'a> {
         ServiceReference { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 
-    /// Members report their load as one number.
+    /// Creates the reference to a group, whose members report their load as one number.
     pub(super) fn group(group: &'a Group, span: Span) -> ServiceReference<'a> {
         let report = Report { load_milli: Some(1), ..Report::default() };
         ServiceReference { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }

@@ -212,7 +212,7 @@ fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'
     if is_paper { (&rank::PAPER, period, u64::MAX) } else { (policy, period, gain) }
 }
 
-/// Reads how paths are probed. Off by default.
+/// Reads how paths are probed. Path probes are off by default.
 fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
     let interval = section.time(&keys::PROBE);
     let mode = section.get(&keys::PROBE_MODE, values::choice(&PATH_MODES, &[]));

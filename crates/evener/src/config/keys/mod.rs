@@ -52,7 +52,7 @@ pub(super) struct ConfigKey {
     methods: [&'static [Method]; 2],
     /// The only placement that supports the key, the reason, and a remedy.
     placement: Option<(Placement, &'static str, &'static str)>,
-    /// A key that this one requires, and a remedy.
+    /// Another key that this key requires, and a remedy.
     requires: Option<(&'static str, &'static str)>,
     /// Kinds of the table that support the key, a name for them, and a kind to suggest.
     kinds: Option<(&'static [&'static str], &'static str, &'static str)>,

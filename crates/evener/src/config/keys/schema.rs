@@ -6,7 +6,7 @@ use super::tables::FILE;
 use super::{ConfigKey, KeyConsumer, ValueType};
 use crate::config::values::written;
 
-/// Matches text with `${NAME}`. Only the daemon knows the value.
+/// Matches text with `${NAME}`, whose value only the daemon knows.
 const VARIABLE: &str = r"\$\{";
 
 /// Returns the schema. `describe` returns the description of a key, by the table's header (empty

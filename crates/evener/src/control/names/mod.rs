@@ -34,12 +34,12 @@ pub(super) enum OpenError {
     Sockets(#[from] NamesError),
     #[error(transparent)]
     File(#[from] DnsFileError),
-    /// The secret is missing, with which probes of paths are authenticated.
+    /// The secret that authenticates probes of paths is missing.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
 }
 
-/// Files, keys and sockets of a file's names, before queries are answered by them.
+/// Files, keys and sockets of a file's names, before queries are answered.
 pub(super) struct OpenedNames {
     dns: DnsConfig,
     sockets: BoundSockets,
@@ -90,7 +90,7 @@ impl NameControl {
         Arc::clone(&self.answering.counts)
     }
 
-    /// Opens all that a file's names need and that may fail, without an effect on names in force.
+    /// Opens the sockets and files of a file's names, without an effect on names in force.
     ///
     /// # Errors
     /// The first failure.
@@ -100,7 +100,7 @@ impl NameControl {
         Ok(OpenedNames { dns: config.dns.clone(), sockets, files, path_key })
     }
 
-    /// Sets the names to adopt as soon as core does. `None` cancels that.
+    /// Sets the names to adopt as soon as core adopts them. `None` cancels the adoption.
     pub(super) fn will_follow(&mut self, opened: Option<OpenedNames>) {
         self.next = opened;
     }
@@ -151,7 +151,8 @@ impl NameControl {
         let zones = self.read.zones.iter().cloned();
         let names = dns::Catalog::new(zones, balanced, self.key, &self.nsid);
         self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
-        // Without names a farm is small, and its run-time changes come in quick succession.
+        // Unused memory is returned only if there are names or zones. Other farms are small, and
+        // their run-time changes come in quick succession.
         if !self.names.is_empty() || !self.read.zones.is_empty() {
             heap::give_back();
         }

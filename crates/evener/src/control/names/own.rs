@@ -1,4 +1,4 @@
-//! Probes and load queries of servers that are listed for a name alone.
+//! Probes of servers that only a balanced name lists, and load queries to them.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -17,8 +17,8 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::runtime::descriptors::ClientLimits;
 
-/// Queries to servers: under way or waiting. Each needs a descriptor and memory, and the first
-/// round queries all servers.
+/// Queries to servers, under way or waiting. Their number is limited: each query under way needs a
+/// descriptor and memory, and the first round queries all servers.
 pub(super) struct ServerQueries {
     /// Maximum number of queries under way. Computed at the first query.
     limit: OnceCell<usize>,
@@ -54,7 +54,7 @@ impl ServerQueries {
         let limit = *self.limit.get_or_init(|| ClientLimits::make().queries);
         while self.under_way < limit {
             let Some((name, server, question)) = self.waiting.pop_front() else {
-                // The first round may have been long.
+                // The first round queues all servers, so the queue may have grown large.
                 self.waiting.shrink_to(limit);
                 return;
             };

@@ -1,4 +1,5 @@
-//! Writes files with the ranks of names for other programs: in the paper's format, and in gdnsd's.
+//! Writes the ranks of a name's addresses to files for other programs, in the paper's format and in
+//! gdnsd's format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,8 +49,8 @@ impl RankFiles {
     }
 }
 
-/// Returns the paper's file: addresses with their ranks, the best first. Addresses that are not
-/// answered are left out.
+/// Returns the paper's file: addresses with their ranks, the best first. Addresses that no answer
+/// contains are left out.
 fn lines(seen: &NameSnapshot) -> String {
     let ranked = seen.addresses.iter().filter_map(|one| Some((seen.rank(one)?, one.address)));
     let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();

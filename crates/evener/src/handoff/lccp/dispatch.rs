@@ -1,5 +1,5 @@
-//! Dispatcher of the farm: queries to it, and answers as it. A node without an answer decides by
-//! its own tables, and reports that.
+//! Dispatcher of the farm: queries to the dispatcher, and answers if this node is the dispatcher. A
+//! node that gets no answer decides by its own tables, and publishes an event.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::handoff::{ControlLink, ControlQuery, FourTuple, NormalizedRequest};
 pub(super) struct DispatcherState {
     /// Address. `None` if there is no dispatcher, or if this node is the dispatcher.
     pub(super) at: Option<IpAddr>,
-    /// True if the dispatcher has not answered a query since its last answer.
+    /// True if the dispatcher has left a query unanswered, and no later query was answered.
     pub(super) unanswered: bool,
-    /// True if it was reported that this node decides by its own tables.
+    /// True if an event has reported that this node decides by its own tables.
     pub(super) alone: bool,
 }
 
@@ -46,7 +46,7 @@ impl LccpNode {
     }
 
     /// Records whether the dispatcher responds. Publishes each change once. `requested` is true if
-    /// it was queried, false if it is unreachable.
+    /// the dispatcher was queried, and false if it is unreachable.
     pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, requested: bool) {
         let known = &mut self.0.talk().dispatcher;
         known.unanswered = !answers && (known.unanswered || requested);

@@ -18,8 +18,8 @@ pub(crate) struct PeerExchange {
     node: IpAddr,
     receptor: Receptor,
     socket: SocketId,
-    /// Identifies the exchange among several about one connection: a new one may begin before this
-    /// one has ended.
+    /// Identifies the exchange among several exchanges about one connection: a new exchange may
+    /// begin before this exchange has ended.
     sender: mpsc::Sender<MessageBody>,
     answers: mpsc::Receiver<MessageBody>,
 }

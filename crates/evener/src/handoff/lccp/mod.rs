@@ -41,13 +41,13 @@ use crate::handoff::ControlLink;
 use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
-/// Interval of hello messages, within which a restarted node is known again and a gone one is
-/// noticed.
+/// Interval of hello messages. These messages make a restarted node known again, and reveal a
+/// missing node.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Capacity of the queue of an exchange's answers.
 const ANSWERS: usize = 64;
-/// Maximum number of concurrent queries of other nodes to the control loop. Further ones are
-/// retransmitted.
+/// Maximum number of concurrent queries of other nodes to the control loop. Nodes retransmit
+/// further queries.
 const CONSULTED_MAX: usize = 1_024;
 
 /// This node. Clones share the same state.
@@ -86,11 +86,12 @@ struct HandoffCounts {
     release_requested: AtomicU64,
     /// Connections released by a server.
     released: AtomicU64,
-    /// Releases that a server refused because the connection was busy. They are requested again.
+    /// Releases that a server refused because the connection was busy. The director repeats these
+    /// requests.
     release_busy: AtomicU64,
-    /// That were let go here.
+    /// Connections released here.
     grant: AtomicU64,
-    /// Questions to the dispatcher.
+    /// Queries to the dispatcher.
     requested: AtomicU64,
     /// Queries that the dispatcher answered with a server.
     answered: AtomicU64,
@@ -113,8 +114,8 @@ struct LccpTask {
     sessions: BTreeMap<(IpAddr, IpAddr), LccpSession>,
     /// Exchanges that wait for a node's answer about a connection.
     waiting: BTreeMap<(IpAddr, SocketId), OpenExchange>,
-    /// Counters of ended sessions, and the highest sequence number of any, since other nodes may
-    /// remember it.
+    /// Counters of ended sessions, and the highest sequence number of any session. New sessions
+    /// continue after that number, since other nodes may remember it.
     past: MessageCounters,
     past_sequence: u64,
     /// Reason why no messages can be received. Logged once.
@@ -253,8 +254,8 @@ impl LccpNode {
         refused.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Returns the state of each node, by address: `known`, `silent` if it is no longer received,
-    /// `unknown` if it never was.
+    /// Returns the state of each node, by address: `known`, `silent` if its messages no longer
+    /// arrive, `unknown` if no message ever arrived.
     pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
         let talk = self.0.talk();
         let state = |node: &IpAddr| match talk.towards(*node) {

@@ -1,8 +1,8 @@
 //! Releases an open connection, so that another server can have it for a later request.
 //!
-//! Only an idle connection is released: each request has its whole response, and the next one is
-//! held by the director. A reset in the client's name is injected into this host's stack, which
-//! closes the server program's socket. The client notices nothing.
+//! Only an idle connection is released: each request has its whole response, and the director holds
+//! the next request. A reset in the client's name is injected into this host's stack, which closes
+//! the server program's socket. The client notices nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,7 +65,9 @@ impl LccpState {
 }
 
 impl HandoffReceiver {
-    /// Ends a connection that rests here, and no other. `None`: that can't be told.
+    /// Ends a connection if it is idle at this point of its streams. Returns the connection's
+    /// state, or the reason of a refusal. `None` if the state can't be read, or if the connection
+    /// does not end in time.
     async fn grant(
         &self,
         connections: &Connections,
@@ -92,7 +94,8 @@ impl HandoffReceiver {
         self.inject(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
-            // The client has received all of the server's bytes.
+            // If the server program has sent nothing since the check, the client has received all
+            // bytes.
             if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
                 return Some(if silent { Ok(at_rest(&idle)) } else { Err(ErrorCode::NotRestored) });
             }

@@ -1,6 +1,6 @@
-//! Accepts open connections.
-//! The client's segments are injected into this host's own stack. There, the program for handoffs
-//! makes a socket of them. The acknowledgment confirms that the socket exists.
+//! Accepts open connections. The client's segments are injected into this host's own stack. In the
+//! stack, the program for handoffs creates a socket from these segments. The acknowledgment
+//! confirms that the socket exists.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,9 +23,9 @@ use crate::handoff::{LOOPBACK, framed};
 use crate::io::diag::{self, FoundSocket};
 use crate::io::network::Network;
 
-/// Pauses between lookups of a connection's socket, in milliseconds. After the first lookup, and
-/// each fourth from there, missing segments are injected. A server with many handoffs may be slow.
-/// The sender waits for longer.
+/// Pauses before each lookup of a connection's socket, in milliseconds. After every fourth lookup,
+/// from the first one on, missing segments are injected. The lookups last more than a second, since
+/// a server with many handoffs may be slow. The sender's timeout is longer.
 const LOOKS_MS: [u64; 12] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 /// Maximum segment size including options that any stack accepts, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
@@ -100,8 +100,8 @@ impl HandoffReceiver {
     /// unknown.
     async fn restore(&self, socket: SocketId, saved: &Saved) -> Option<Result<(), ErrorCode>> {
         let connections = self.connections();
-        // There is no valid cookie for a connection in the middle of its life, or after a long
-        // silence.
+        // The kernel program accepts a connection without a valid cookie only if the connection is
+        // announced. After a long silence, or in the middle of a connection, no cookie is valid.
         if let Some(Err(error)) = connections.as_ref().map(|connections| connections.expect(saved)) {
             tracing::debug!(%error, "failed to announce a connection to the kernel program");
         }
@@ -170,8 +170,9 @@ enum ReplayOutcome {
 }
 
 impl LocalSocket {
-    /// Never injects bytes again that a socket has received. The server's program may have answered
-    /// and closed the connection, and would answer twice. Only a first segment makes a socket.
+    /// Returns the progress of an injection of `len` bytes. Bytes that a socket has received are
+    /// never injected again. The server's program may have answered and closed the connection, and
+    /// would answer twice. Only a first segment makes a socket.
     fn outcome(self, len: usize) -> ReplayOutcome {
         let received = match self {
             LocalSocket::Gone => return ReplayOutcome::Taken,
@@ -180,7 +181,7 @@ impl LocalSocket {
         };
         match received >= len {
             true => ReplayOutcome::Taken,
-            // The first segment is passing through the stack.
+            // If no byte has arrived, the first segment is still passing through the stack.
             false => ReplayOutcome::Lacks { from: if received == 0 { len } else { received } },
         }
     }

@@ -85,7 +85,7 @@ const OPTIONS: [(&str, usize, &LeftReason); 66] = [
     ("thread", 1, &reasons::PROCESS),
 ];
 
-/// The rest of the table.
+/// Further options, in the form of [`OPTIONS`].
 const MORE: [(&str, usize, &LeftReason); 9] = [
     ("tcp-md5sig", 1, &reasons::RULES),
     ("tcp-ut", 1, &reasons::CONNECTION),
@@ -165,7 +165,7 @@ impl HaproxyReader<'_, '_> {
             let (takes, reason) =
                 known.map_or((0, &reasons::UNKNOWN), |(_, takes, reason)| (*takes, *reason));
             let value = if takes > 0 { words.next().unwrap_or_default() } else { "" };
-            // These are the defaults, so nothing is lost.
+            // These values are the defaults, so nothing is lost.
             if !matches!((word, value), ("verify", "none") | ("proto", "h1")) {
                 self.ledger.leave_part(line.line, format!("{word} {value}").trim(), reason);
             }

@@ -197,7 +197,7 @@ fn pattern(name: &str, kind: &str, value: &str) -> Option<Vec<String>> {
         ("host", "dom") if value.contains('.') => vec![value.to_owned(), format!("*.{value}")],
         ("host", "end") if value.starts_with('.') => vec![format!("*{value}")],
         ("path", "beg") => vec![format!("{value}*")],
-        // The value may be the first slash of the path, or come after that.
+        // The value may begin with the first slash of the path, or with a later slash.
         ("path", "end") if value.starts_with('/') => vec![value.to_owned(), format!("/*{value}")],
         ("path", "sub") if value.starts_with('/') => vec![format!("{value}*"), format!("/*{value}*")],
         ("path", "end") => vec![format!("/*{value}")],

@@ -141,8 +141,8 @@ impl HaproxyReader<'_, '_> {
         section.lines.iter().filter(|line| line.word(0) == "acl").for_each(|line| acls.add(line));
         let mut choices = Vec::new();
         let mut routes = 0;
-        // True after a rule without a condition, which makes later rules unreachable; and the line
-        // of the default.
+        // A rule without a condition makes later rules unreachable: `is_decided` is true after such
+        // a rule. `default_line` is the line of the default backend.
         let (mut is_decided, mut default_line) = (false, None);
         let mut default =
             (section.kind == "listen" && section.lines.iter().any(|l| l.word(0) == "server")).then_some(at);
@@ -300,8 +300,8 @@ impl HaproxyReader<'_, '_> {
         }
     }
 
-    /// Leaves the remaining lines among these.
-    /// If the section isn't used, lines that Evener could import are left as unused.
+    /// Leaves those of the lines that are neither carried over nor left yet. If the section isn't
+    /// used, lines that Evener could import are left as unused.
     fn leave_lines(&mut self, lines: &[HaproxyLine], is_used: bool) {
         const HANDLED: [&str; 11] = [
             "acl",

@@ -81,8 +81,8 @@ pub(super) fn sections(lines: Vec<HaproxyLine>) -> (Vec<HaproxySection>, Vec<Hap
         let named = words
             .after("from")
             .map(|name| sections.iter().rposition(|known| known.kind == "defaults" && known.name == *name));
-        // A section without `from` uses the last `defaults`. A `defaults` section then has none
-        // itself.
+        // A section without `from` uses the last `defaults`. A `defaults` section without `from`
+        // has no defaults.
         let last = defaults.filter(|_| kind != "defaults");
         let section = HaproxySection {
             name: words.word(1).to_owned(),

@@ -192,8 +192,7 @@ impl NginxReader<'_, '_> {
         (choices, default)
     }
 
-    /// Returns the routes of the default virtual host.
-    /// Also returns the pool for requests that none of its other locations matches.
+    /// Returns the locations of a virtual host in the order in which nginx evaluates them.
     fn locations(&mut self, context: &mut Context<'_>, server: &Statement) -> Vec<LocationPool> {
         let mut found = Vec::new();
         let named: Vec<&Statement> = server

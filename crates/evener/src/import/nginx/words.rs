@@ -76,7 +76,8 @@ const LEFT: [(&str, &LeftReason); 70] = [
     ("sub_filter", &reasons::HEADERS),
 ];
 
-/// The rest of the table: settings of sockets and of the process, and variants of entries above.
+/// Further reasons, in the form of [`LEFT`]: settings of sockets and of the process, and variants
+/// of the entries of `LEFT`.
 const MORE: [(&str, &LeftReason); 76] = [
     ("access_by_lua", &reasons::RULES),
     ("content_by_lua", &reasons::CODE),

@@ -315,7 +315,8 @@ mod tests {
         }
     }
 
-    /// Builds an answer for a connection from port 80 to a client, with this delivery rate.
+    /// Builds the kernel's record of a connection from port 80 to a client, with this delivery
+    /// rate.
     fn record_of(client: Ipv4Addr, rate: u64) -> Vec<u8> {
         let numbers = numbers(rate);
         let length = size_of::<DiagMessage>() + size_of::<Attribute>() + numbers.len();

@@ -31,7 +31,7 @@ pub enum NetworkError {
         /// Error from the kernel.
         source: rtnetlink::Error,
     },
-    /// No netlink socket.
+    /// A netlink socket can't be opened.
     #[error("failed to open a netlink socket for reading the network configuration: {0}")]
     Socket(#[from] std::io::Error),
     /// No interface is suitable.

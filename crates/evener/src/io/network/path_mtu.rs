@@ -1,7 +1,7 @@
-//! Reports of routers on the way to a server that packets are too long (RFC 1191, RFC 8201).
+//! Routers' reports that packets to a server are too long (RFC 1191, RFC 8201).
 //!
-//! Tunnel packets have the director's address as source, so these reports arrive here. Only the
-//! director can act on them, since the kernel doesn't know its tunnels.
+//! Tunnel packets have the director's address as source, so routers' reports arrive at the
+//! director. Only the director can act on them, since the kernel doesn't know its tunnels.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,8 +20,8 @@ const LEAST_V6: u32 = 1280;
 /// Length of a message that is read. The needed headers are at the beginning (RFC 792 quotes 8
 /// bytes after the IP header).
 const MESSAGE_MAX: usize = 256;
-/// Capacity of the queue of messages. Further ones are dropped, and repeated for the next packet
-/// that is too long.
+/// Capacity of the queue of messages. Further messages are dropped. Routers repeat them for the
+/// next packet that is too long.
 const QUEUE: usize = 64;
 
 /// Report that a router can't forward longer tunnel packets of this host.
@@ -35,7 +35,7 @@ pub struct PathMtu {
     pub mtu: u16,
 }
 
-/// Listens for these reports in the calling thread's network namespace, until the receiver is
+/// Listens for routers' reports in the calling thread's network namespace, until the receiver is
 /// dropped.
 ///
 /// Needs a Tokio runtime.
@@ -87,7 +87,8 @@ pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let is_that = header.protocol == protocol::ICMP
         && (icmp.kind, icmp.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED);
-    // Raw sockets get packets before the kernel has checked them. A truncated one can't be checked.
+    // Raw sockets get packets before the kernel has checked them. The checksum of a truncated
+    // packet can't be verified.
     let whole = usize::from(header.total_len.get()) == packet.len();
     if !is_that || (whole && checksum::finish(checksum::add(0, message)) != 0) {
         return None;
@@ -176,7 +177,7 @@ mod tests {
         message
     }
 
-    /// From port 50000.
+    /// GUE header from port 50000.
     const GUE: [u8; 8] = [0xc3, 0x50, 0x17, 0xc0, 0, 0, 0, 0];
     const DNS: [u8; 8] = [0xc3, 0x50, 0, 53, 0, 0, 0, 0];
 

@@ -12,7 +12,7 @@ const DISCARD: u16 = 9;
 /// [`super::watch()`] reports the result.
 ///
 /// An empty datagram triggers the resolution, as any traffic does. A netlink request would need
-/// CAP_NET_ADMIN, which a director with the packet engine does not have to have.
+/// CAP_NET_ADMIN, which a director with the packet engine need not have.
 ///
 /// # Errors
 /// If no datagram can be sent: the interface is down or gone, or this host has no suitable address.

@@ -1,5 +1,5 @@
 //! Probes if a server still answers ARP, or neighbour discovery over IPv6. Requests are unicast to
-//! its MAC, so other servers don't get them.
+//! the server's MAC, so other servers don't get them.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

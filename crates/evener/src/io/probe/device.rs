@@ -17,7 +17,8 @@ use super::syn_cookie::{PacketAction, SynCookie};
 
 /// TCP receive window: the maximum number of unacknowledged bytes from a server.
 pub(super) const WINDOW: usize = 8 * 1024;
-/// MTU advertised to servers in bytes. It fits everywhere, including overlay networks.
+/// MTU advertised to servers in bytes. Packets of this size fit everywhere, including overlay
+/// networks.
 const MTU: usize = 1280;
 /// Buffer size for a whole window with the longest headers, since kernels merge segments before
 /// they deliver them (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6 headers are shorter without
@@ -37,7 +38,7 @@ pub(super) struct Egress<'a> {
     hop: Adjacency,
     /// Outer header of packets that go through a tunnel.
     outer: Option<ProbeTunnel>,
-    /// Local handshake, which answers the first packets before any is sent.
+    /// Local handshake, which answers the first packets before any packet is sent to the server.
     syn_cookie: Option<SynCookie>,
     /// Packets of the local handshake that are to be received.
     answers: VecDeque<Vec<u8>>,
@@ -49,7 +50,7 @@ pub(super) struct Egress<'a> {
 pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
-    /// Receives on one link, and sends on the other to this station only.
+    /// Receives on one link, and sends on the other link, only to this MAC address.
     pub(super) fn new(
         received: &'a ProbeSocket,
         sent: &'a ProbeSocket,

@@ -22,13 +22,13 @@ pub(super) struct ProbeDialogue<'a> {
     handed_over: bool,
 }
 
-/// Data for a probe without a request whose connection must carry some. Servers ignore an empty
+/// Data for a probe without a request, if the connection must carry data. Servers ignore an empty
 /// line before a request (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
 impl<'a> ProbeDialogue<'a> {
-    /// With `handed_over`, the server gets the connection with the first data, so some must be
-    /// sent.
+    /// With `handed_over`, the server gets the connection with the first data, so the probe must
+    /// send data.
     ///
     /// # Errors
     /// If TLS can't be set up on this host.

@@ -1,6 +1,5 @@
-//! Probes through this host's own stack.
-//! They reach this host itself if the director is also a server (LSMAC, section 4.2.4). They also
-//! reach NAT servers, which have their own addresses.
+//! Probes through this host's own stack. These probes test this host itself, if the director is
+//! also a server (LSMAC, section 4.2.4), and NAT servers, which have their own addresses.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

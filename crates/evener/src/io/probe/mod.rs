@@ -2,9 +2,9 @@
 //!
 //! A server on the link or at the end of a tunnel has the service address itself. This host's own
 //! stack would keep or misroute a probe to that address. Instead, a small user-space TCP sends the
-//! probe to the service address, through the server's MAC address or through the tunnel, like
-//! clients' traffic. A NAT server has its own address, which this host's stack reaches like the
-//! traffic.
+//! probe to the service address. Like clients' traffic, the probe goes to the server's MAC address
+//! or through the tunnel. A NAT server has its own address, to which this host's stack sends probes
+//! on the same path as clients' traffic.
 
 mod arp;
 mod device;

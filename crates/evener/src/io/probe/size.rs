@@ -69,7 +69,7 @@ pub(crate) fn measure(path: &SizePath) -> io::Result<PathSize> {
     }
 }
 
-/// A way to learn which packets arrive.
+/// Method to find out which packets arrive.
 trait SizeEcho {
     /// Sends a packet of `len` bytes, including all headers.
     fn send(&mut self, len: u16) -> io::Result<()>;
@@ -78,8 +78,8 @@ trait SizeEcho {
     fn receive(&mut self, until: Instant) -> io::Result<Option<u16>>;
 }
 
-/// Searches the longest packet that arrives: tries some sizes at once, then sizes between the
-/// longest that arrived and the next one.
+/// Searches for the longest packet that arrives. Tries some sizes at once, and then sizes between
+/// the longest size that arrived and the next tried size.
 fn search(mtu: u16, echo: &mut impl SizeEcho) -> io::Result<PathSize> {
     let (mut arrives, mut too_long) = (None, None);
     loop {
@@ -160,7 +160,7 @@ fn send_raw(socket: &Socket, packet: &[u8], to: Ipv4Addr) -> io::Result<()> {
     }
 }
 
-/// Echo by a server's agent, which answers every UDP packet with the farm's key.
+/// Echo by a server's agent, which answers every UDP packet that the farm's key authenticates.
 struct AgentEcho {
     sender: Socket,
     receiver: UdpSocket,

@@ -1,6 +1,6 @@
-//! Handshake of a probe of a handoff server. This host makes it without the server, as the data
-//! plane does for clients. The server gets the same as from a client: a first segment with data,
-//! from which it makes a socket. So one answer proves all that a handoff needs.
+//! Handshake of a probe of a handoff server. This host completes the handshake without the server,
+//! as the data plane does for clients. The server then gets a first segment with data, as from a
+//! client, and makes a socket from it. So one answer proves that handoffs to the server work.
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};

@@ -22,7 +22,8 @@ use super::outer::ProbeTunnel;
 use super::syn_cookie::SynCookie;
 use super::{ProbePath, Target};
 
-/// Time for which a port stays reserved after its probe, longer than most packets are under way.
+/// Time for which a port stays reserved after its probe, longer than most packets stay in the
+/// network.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// Opens a connection, runs the dialogue, and resets the connection.
@@ -45,7 +46,8 @@ pub(super) async fn probe(
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
     let received = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
-    // Answers may arrive on another interface than the one that the tunnel leaves by.
+    // Replies may arrive on another interface than the interface through which tunnel packets
+    // leave.
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
     let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
@@ -55,8 +57,8 @@ pub(super) async fn probe(
             Err(failure) => Err(failure),
         };
     apart.into_iter().chain([received]).for_each(ProbeSocket::close);
-    // The server may send segments before the reset arrives. They must find the port unused, so
-    // that it stays reserved.
+    // The server may send segments before the reset arrives. These segments must find the port
+    // unused, so the port stays reserved.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
         drop(port);
@@ -64,7 +66,7 @@ pub(super) async fn probe(
     result
 }
 
-/// Returns a filter for the service address's answers.
+/// Returns a filter for segments from the service address to the probe.
 fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure> {
     match (from, to) {
         (SocketAddr::V4(from), SocketAddr::V4(to)) => Ok(tcp_filter(*from.ip(), to)),
@@ -136,7 +138,7 @@ impl<'a> ProbeConnection<'a> {
         timeout: Duration,
     ) -> Result<(), Failure> {
         let result = self.talk(dialogue, timeout).await;
-        // A reset clears the connection on both sides, in any state.
+        // A reset removes the connection on this host and on the server, in any state.
         self.sockets.get_mut::<Socket<'_>>(self.socket).abort();
         self.send();
         result
@@ -156,7 +158,7 @@ impl<'a> ProbeConnection<'a> {
             let now = self.now();
             let left = timeout.checked_sub(self.started.elapsed());
             let left = left.ok_or_else(|| dialogue.late(self.opened, timeout))?;
-            // Until a frame arrives, or a retransmission is due.
+            // Waits until a frame arrives, or a retransmission is due.
             let resend = self.stack.poll_delay(now, &self.sockets).map(Duration::from);
             if let Ok(waited) = within(left.min(resend.unwrap_or(left)), self.link.wait()).await {
                 waited?;

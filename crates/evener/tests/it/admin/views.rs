@@ -1,4 +1,4 @@
-//! Fixed views of the test's daemon.
+//! Views that the test's daemon always returns.
 
 use std::collections::BTreeMap;
 

@@ -110,8 +110,8 @@ impl Outcome {
 }
 
 /// Runs a number of users. Returns their report and the megabits per second that they received. The
-/// bytes are counted on the wire, because one long reply at the end of a short measurement would
-/// distort the number of requests.
+/// bytes are counted on the wire. The number of requests would be distorted by one long reply at
+/// the end of a short measurement.
 fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f64)> {
     let (targets, client) = (system.targets.clone(), &system.client);
     let users = Users { targets, count, thinking: true, duration: effort.each_point, warmup: WARMUP };

@@ -149,7 +149,8 @@ fn translated(subject: Subject, sent: &[u8], left: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Sum of the Internet checksum (RFC 1071) over an even number of bytes; both zeros count as equal.
+/// Sum of the Internet checksum (RFC 1071) over an even number of bytes. The two representations of
+/// zero count as equal.
 fn sum(bytes: &[u8]) -> u32 {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
