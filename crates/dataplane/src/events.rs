@@ -106,7 +106,6 @@ pub struct PacketEvent {
 /// Verdict, without the details that only engines need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracedVerdict {
-    /// Forwarded, or answered.
     Forward,
     /// Passed to the host's own stack.
     Pass,

@@ -101,7 +101,6 @@ impl From<FibResult> for FibLookup {
     }
 }
 
-/// Egress interface.
 #[derive(Clone, Copy)]
 struct EgressInterface {
     /// `None` if the interface is not Ethernet.

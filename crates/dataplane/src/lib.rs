@@ -52,7 +52,6 @@ pub trait Engine: Send {
     /// VIPs, servers and interfaces, and the rings of the XDP engine.
     fn running(&self) -> Option<&Tables>;
 
-    /// Tables in force.
     fn tables(&self) -> &Arc<Tables>;
 
     /// Replaces the tables in force. Traffic continues during the change; each packet sees each VIP
@@ -182,7 +181,6 @@ pub struct RehandoffSegment<'f> {
     pub ifindex: u32,
     /// Slot of the server that owns the connection.
     pub server: u16,
-    /// Whole frame.
     pub frame: &'f [u8],
     /// True if the checksum has been verified. No other TCP stack will check the segment.
     pub is_whole: bool,
@@ -229,29 +227,15 @@ impl std::ops::Add for ServerCounters {
 pub enum EngineError {
     /// A capability is missing.
     #[error("{what} needs {capability}; run as root or grant it")]
-    Privilege {
-        /// Operation that failed.
-        what: String,
-        capability: &'static str,
-    },
+    Privilege { what: String, capability: &'static str },
     /// The kernel lacks a feature.
     #[error("this kernel can't run the {engine} engine: {missing}")]
-    Kernel {
-        /// Requested engine.
-        engine: &'static str,
-        /// Missing feature.
-        missing: String,
-    },
+    Kernel { engine: &'static str, missing: String },
     #[error("{0}")]
     Refused(Refusal),
     /// The interface does not exist or is unusable.
     #[error("interface {interface}: {why}")]
-    Interface {
-        /// Name or index.
-        interface: String,
-        /// Cause.
-        why: String,
-    },
+    Interface { interface: String, why: String },
     /// The host's configuration would let its own stack interfere with the engine.
     #[error("{0}")]
     Host(String),
@@ -260,11 +244,7 @@ pub enum EngineError {
     Capacity(String),
     /// A system call failed.
     #[error("{what}: {source}")]
-    System {
-        /// Operation that failed.
-        what: String,
-        source: io::Error,
-    },
+    System { what: String, source: io::Error },
 }
 
 impl EngineError {

@@ -192,9 +192,7 @@ pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Byte(u32, u8),
-    /// Two bytes, big-endian.
     Half(u32, u16),
-    /// Four bytes, big-endian.
     Word(u32, u32),
 }
 

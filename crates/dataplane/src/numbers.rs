@@ -1,20 +1,17 @@
 //! Constants that C and Rust share, generated from the C headers. A constant that Rust does not use
 //! fails the build, and so does a constant that C lacks.
 
-/// Constants of `bpf/abi.h`.
 #[deny(dead_code)]
 #[allow(unused_parens)]
 pub(crate) mod abi {
     include!(concat!(env!("OUT_DIR"), "/abi.rs"));
 }
 
-/// Constants of `bpf/server/server.h`.
 #[deny(dead_code)]
 pub(crate) mod server {
     include!(concat!(env!("OUT_DIR"), "/server.rs"));
 }
 
-/// Constants of `bpf/server/pending_abi.h`.
 #[deny(dead_code)]
 pub(crate) mod pending {
     include!(concat!(env!("OUT_DIR"), "/pending.rs"));

@@ -41,13 +41,8 @@ pub enum FollowError {
     /// The kernel's verifier refuses a program.
     #[error("requests can't be tracked: {0}")]
     Verifier(Refusal),
-    /// The kernel refuses.
     #[error("requests can't be tracked: {what}: {source}")]
-    Refused {
-        /// Operation that failed.
-        what: &'static str,
-        source: Error,
-    },
+    Refused { what: &'static str, source: Error },
 }
 
 impl FollowError {
@@ -229,7 +224,6 @@ fn cgroup() -> io::Result<OwnedFd> {
 /// Mounts cgroup v2 without a path (fsopen(2), fsconfig(2), fsmount(2)). Closing the descriptor
 /// unmounts it.
 fn mount_detached() -> io::Result<OwnedFd> {
-    /// From linux/mount.h.
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
     let owned = |fd: libc::c_long| -> io::Result<OwnedFd> {
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;

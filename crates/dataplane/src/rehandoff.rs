@@ -21,7 +21,6 @@ const CHECKSUM_AT: usize = 16;
 pub(crate) struct RehandoffSlot(ArcSwapOption<RehandoffSink>);
 
 impl RehandoffSlot {
-    /// Sets the receiver.
     pub(crate) fn set(&self, mover: RehandoffSink) {
         self.0.store(Some(Arc::new(mover)));
     }

@@ -17,7 +17,6 @@ use crate::wait::LONG;
 
 /// Ports of handmade connections. A firewall rule hides their packets from the host's own TCP.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-/// Retransmission timeout.
 const AGAIN: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_micros(200);
 const TTL: u8 = 64;
@@ -37,9 +36,7 @@ pub struct ByHand {
 /// End of a connection by the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// FIN.
     Fin,
-    /// RST.
     Reset,
 }
 
@@ -49,7 +46,6 @@ pub struct Call {
     link: LinkSocket,
     from: (Mac, SocketAddr),
     to: (Mac, SocketAddr),
-    /// Initial sequence number.
     isn: u32,
     /// Sequence number of the next expected byte.
     next: u32,

@@ -23,7 +23,6 @@ pub struct BpfTimes {
 }
 
 impl BpfTimes {
-    /// Starts counting.
     pub fn count() -> Result<BpfTimes> {
         let before = fs::read_to_string(SWITCH).with_context(|| format!("Reading {SWITCH} failed"))?;
         fs::write(SWITCH, "1").with_context(|| format!("Writing {SWITCH} failed"))?;

@@ -27,7 +27,6 @@ impl Order {
     pub const ALL: [Order; 3] = [Order::Forwards, Order::Backwards, Order::Twice];
 }
 
-/// Datagram to fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// MAC address and endpoint of the sender.

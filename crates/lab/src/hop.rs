@@ -15,13 +15,11 @@ use crate::host::Host;
 use crate::lan::{Lan, number};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hop.bpf.o"));
-/// Limit of `hop.bpf.c`.
 const SERVERS_MAX: usize = 16;
 
 /// Method that reaches the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By link address.
     Link,
     /// By IPIP through the router.
     Tunnel,

@@ -135,7 +135,6 @@ impl Proc {
         status.code().or_else(|| Some(128 + status.signal()?)).ok_or_else(|| anyhow!("{status}"))
     }
 
-    /// Sends SIGHUP.
     pub fn sighup(&mut self) -> Result<()> {
         self.signal(Signal::SIGHUP)
     }

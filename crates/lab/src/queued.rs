@@ -23,7 +23,6 @@ pub const PORT: u16 = 8081;
 const STACK_LEN: usize = 64 * 1024;
 /// Maximum length of a request's head in bytes.
 const HEAD_MAX: usize = 4096;
-/// Read timeout.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Interval at which a member counts its requests.
 const LOOK: Duration = Duration::from_millis(100);

@@ -88,7 +88,6 @@ impl Way {
         self.random
     }
 
-    /// Forwards received frames.
     fn pass(&mut self, to: &LinkSocket, buffer: &mut [u8], overtaken: &AtomicU64) {
         while let Ok((len, _)) = self.from.recv(buffer) {
             let frame = buffer.get(..len).unwrap_or_default();

@@ -17,7 +17,6 @@ use crate::proc::Proc;
 
 /// Second port of the web servers, for services with another port than their servers.
 pub const OTHER_PORT: u16 = 8080;
-/// Content of files.
 pub const PATTERN: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-\n";
 
 /// Length of the file `/big` in bytes.

@@ -42,14 +42,12 @@ macro_rules! promises {
         impl Promise {
             pub const ALL: &[Promise] = &[$(Promise::$name),*];
 
-            /// Short name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Promise::$name => $word,)*
                 }
             }
 
-            /// Describes a violation.
             fn sentence(self) -> &'static str {
                 match self {
                     $(Promise::$name => $sentence,)*

@@ -76,12 +76,10 @@ impl Coverage {
         self.count(Topic::Promise, promise.name());
     }
 
-    /// Counts an input.
     pub(crate) fn told(&self, input: &Input) {
         self.count(Topic::Input, name_of_input(input));
     }
 
-    /// Counts an output.
     pub(crate) fn ordered(&self, output: &Output) {
         self.count(Topic::Output, name_of_output(output));
     }

@@ -48,7 +48,6 @@ pub(crate) enum Kind {
     Large,
     /// One director with NAT: servers are reached by routes.
     Nat,
-    /// Every-host placement.
     EveryHost,
     /// Two directors side by side that hand off connections by their requests.
     Handoff,

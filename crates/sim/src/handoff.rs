@@ -22,7 +22,6 @@ use crate::farms::{self, LINK, VIPS};
 use crate::segment::Segment;
 use crate::world::{Connection, World};
 
-/// Kind of request.
 struct Wanted {
     path: &'static str,
     /// Path of the request's route; `None` without a route.

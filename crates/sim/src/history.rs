@@ -20,7 +20,6 @@ pub(crate) enum What {
     Begun(Kind),
     /// A step was taken.
     Done(Step),
-    /// All faults ended.
     Healed,
     /// One node fails and returns: its number, and the kind of failure.
     Lost(usize, usize),

@@ -45,7 +45,6 @@ pub struct Outcome {
     pub facts: usize,
     /// Number of hosts of the farm, directors included.
     pub hosts: usize,
-    /// Number of clients.
     pub clients: usize,
     /// Number of changes that engines refused.
     pub refusals: usize,

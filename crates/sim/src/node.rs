@@ -580,7 +580,6 @@ impl Node {
         Input::Network(Box::new(network))
     }
 
-    /// Loads another file.
     pub(crate) fn reload(&mut self, now_ms: u64, file: u8) -> Vec<Output> {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);

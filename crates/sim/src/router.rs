@@ -42,7 +42,6 @@ impl Router {
 pub(crate) enum End {
     /// Stack of this host.
     Host(usize),
-    /// Dropped.
     Nowhere,
 }
 

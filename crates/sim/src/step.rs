@@ -58,7 +58,6 @@ pub enum Step {
     Plug(usize),
     /// The network is partitioned: bit i is the partition of node i.
     Split(u8),
-    /// The partition ends.
     Join,
     /// Loss of datagrams in percent.
     Lose(u8),

@@ -18,7 +18,6 @@ pub(crate) const FALL: u32 = 2;
 /// Failed probes of a server in a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Streak {
-    /// Current number.
     now: u32,
     /// Largest number since the server was last reported up. A director reports a transition late
     /// if a change is running.

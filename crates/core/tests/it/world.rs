@@ -29,7 +29,6 @@ use evener_core::path::tables::{
 use evener_core::path::unmatched::Unmatched;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-/// Of marks.
 pub(crate) const MARK_KEY: Seed = Seed(21, 22);
 /// That, and a generation.
 static MARKER: [AtomicU64; mark::WORDS] = [AtomicU64::new(21), AtomicU64::new(22), AtomicU64::new(7)];

@@ -23,7 +23,6 @@ pub(crate) enum Expected {
     },
 }
 
-/// All of them.
 pub(crate) fn vectors() -> Vec<Vector> {
     let lines = include_str!("heads.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let vectors: Vec<Vector> = lines.map(vector).collect();

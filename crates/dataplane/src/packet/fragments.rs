@@ -19,7 +19,6 @@ pub(super) struct FirstFragments {
 #[derive(Debug, Default)]
 struct TrackedFragments {
     tracks: HashMap<FragmentKey, Track>,
-    /// Keys, oldest first.
     order: VecDeque<FragmentKey>,
 }
 

@@ -163,7 +163,6 @@ impl<R: RuleSet + Default> Guard<R> {
         )
     }
 
-    /// Removes the rules.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
         match std::mem::take(self).state {
             GuardState::Rules => {

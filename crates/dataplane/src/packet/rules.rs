@@ -121,13 +121,11 @@ pub(super) struct Changes {
 
 /// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h, as a bit.
 const GROUP: u32 = 1 << (7 - 1);
-/// NFPROTO_NETDEV of linux/netfilter.h.
 const NETDEV: u8 = 5;
 /// Offset of the family in a message: first byte of `struct nfgenmsg`, behind `struct nlmsghdr`.
 const FAMILY_AT: usize = 16;
 
 impl Changes {
-    /// Subscribes to notifications.
     pub(super) fn listen() -> Changes {
         let open = || -> io::Result<Socket> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;

@@ -78,7 +78,6 @@ const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 /// Number of buckets in use per session table, behind the hash key.
 const EXTENTS: Range<usize> = SEED.end..SEED.end + 2;
 
-/// Mapped session file.
 #[derive(Debug)]
 pub(super) struct Store {
     words: Shared<AtomicU64>,
@@ -259,7 +258,6 @@ impl Store {
         }
     }
 
-    /// Counters by reason.
     pub(super) fn reasons(&self) -> &[AtomicU64] {
         &self.words[layout::REASONS]
     }

@@ -27,7 +27,6 @@ impl Tally {
         }
     }
 
-    /// Counts a reason.
     pub(super) fn reason(&mut self, reason: Reason) {
         self.reasons[reason as usize] += 1;
     }

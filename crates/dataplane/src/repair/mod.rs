@@ -84,7 +84,6 @@ pub struct Window {
 pub enum RepairError {
     #[error("moving a connection needs CAP_NET_ADMIN; run as root or grant it")]
     Privilege,
-    /// A listener.
     #[error("a listening socket can't be moved")]
     Listening,
     /// An end has closed its direction.
@@ -101,11 +100,7 @@ pub enum RepairError {
     Unsettled,
     /// A system call failed.
     #[error("{what}: {source}")]
-    System {
-        /// Operation that failed.
-        what: &'static str,
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 impl RepairError {

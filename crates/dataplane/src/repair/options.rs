@@ -174,7 +174,6 @@ pub fn unacked_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
 
 /// Returns the number of bytes in the send queue that were never sent.
 pub(super) fn unsent_len(socket: BorrowedFd<'_>) -> Result<usize, RepairError> {
-    /// From linux/sockios.h.
     const SIOCOUTQNSD: libc::Ioctl = 0x894b;
     queue_len(socket, SIOCOUTQNSD, "SIOCOUTQNSD")
 }

@@ -24,7 +24,6 @@ pub enum Hook {
     Tc,
     /// XDP behind the driver, one segment at a time.
     Generic,
-    /// TC egress.
     Egress,
     /// TC ingress, behind all programs that select a server.
     Accept,

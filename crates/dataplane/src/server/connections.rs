@@ -70,7 +70,6 @@ pub struct Idle {
     pub window_scales: Option<(u8, u8)>,
     /// True with selective acknowledgments.
     pub sack: bool,
-    /// True with timestamps.
     pub timestamps: bool,
     /// Windows of both directions.
     pub window: Window,

@@ -56,20 +56,11 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Cause why a server's programs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// Privileges are missing.
     #[error("{what} needs CAP_BPF and CAP_NET_ADMIN; run as root or grant them ({answer})")]
-    Privilege {
-        /// Operation that failed.
-        what: String,
-        answer: String,
-    },
+    Privilege { what: String, answer: String },
     /// The kernel lacks a feature.
     #[error("this kernel can't run a server's BPF programs: {what}: {answer}")]
-    Kernel {
-        /// Operation that failed.
-        what: String,
-        answer: String,
-    },
+    Kernel { what: String, answer: String },
     #[error("{0}")]
     Refused(Refusal),
     /// The kernel has no BTF, which the programs need to call kernel functions.
@@ -92,11 +83,7 @@ pub enum ProgramError {
     Pins(#[from] EngineError),
     /// An operation on a file in the folder failed.
     #[error("{what}: {source}")]
-    Io {
-        /// Operation that failed.
-        what: String,
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 impl ProgramError {
@@ -158,7 +145,6 @@ pub fn existing_directory() -> Option<PathBuf> {
 /// # Errors
 /// Fails on kernels before 5.14.
 pub fn namespace_cookie() -> io::Result<u64> {
-    /// From asm-generic/socket.h.
     const SO_NETNS_COOKIE: i32 = 71;
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let mut cookie = 0u64;

@@ -6,7 +6,6 @@ use super::connections::CONNECTION_LEN;
 use super::{ConnectionState, Idle};
 use crate::repair::Window;
 
-/// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
 const ESTABLISHED: u32 = 1;
 /// States of a connection without its own socket: no socket, or a listener for the service
 /// (`BPF_TCP_LISTEN`).

@@ -21,7 +21,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Name in views.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -47,12 +46,10 @@ impl Mode {
     }
 }
 
-/// Kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// XDP, native or generic.
     Xdp,
-    /// Traffic control.
     Tc,
 }
 

@@ -14,7 +14,6 @@ const ETH_FLAG_LRO: u32 = 1 << 15;
 /// refuse XDP above it.
 const ONE_PAGE_MTU: i32 = 3498;
 
-/// `struct ethtool_drvinfo`.
 #[repr(C)]
 struct DriverInfo {
     command: u32,
@@ -22,7 +21,6 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
-/// `struct ethtool_value`.
 #[repr(C)]
 struct Flags {
     command: u32,

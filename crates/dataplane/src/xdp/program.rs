@@ -121,7 +121,6 @@ pub(super) struct Program {
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
     pub(super) returns: Shared<AtomicU64>,
-    /// By server slot.
     pub(super) pools: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
     pub(super) given_now: Shared<AtomicU64>,
@@ -136,7 +135,6 @@ pub(super) struct Program {
     pub(super) departed: BTreeSet<u16>,
     pub(super) grace: Arc<GraceMap>,
     pub(super) passing: GracePeriod,
-    /// Tables in force.
     pub(super) tables: Arc<Tables>,
     /// True if hash maps may differ from the tables: after a failed change or an earlier daemon.
     pub(super) is_stale: bool,

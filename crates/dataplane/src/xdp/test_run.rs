@@ -7,7 +7,6 @@ use super::program::Program;
 use crate::EngineError;
 use crate::test_run::{TestRun, run};
 
-/// XDP verdicts (linux/bpf.h).
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;

@@ -14,7 +14,6 @@ use crate::world::{CLIENT6, FAMILIES, PORT, REQUEST, VIP6, accept, listen, on_a_
 
 /// Port of the listener that is used instead of the service's port.
 const OTHER_PORT: u16 = 8_099;
-/// `IPPROTO_MPTCP` of linux/in.h.
 const MPTCP: i32 = 262;
 
 fn bound(address: SocketAddr, protocol: Protocol, prepare: impl FnOnce(&Socket)) -> TcpListener {

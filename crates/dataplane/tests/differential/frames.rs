@@ -352,7 +352,6 @@ fn numbered(v6: bool, client: u8) -> IpAddr {
     if v6 { format!("2001:db8:c1::{client}").parse().unwrap() } else { [203, 0, 111, client].into() }
 }
 
-/// A forwarded packet.
 struct Packet {
     bytes: Vec<u8>,
     src: IpAddr,

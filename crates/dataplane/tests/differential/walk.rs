@@ -22,7 +22,6 @@ const OF_CPU: u64 = 6 << 48;
 /// An object that the context points to besides the frame, such as the interface.
 const OBJECT: u64 = 7 << 48;
 const REGION: u64 = 0xffff << 48;
-/// Ingress interface.
 const INTERFACE: u64 = 1;
 const HEADROOM: u64 = 256;
 const STACK_LEN: u64 = 512;

@@ -415,7 +415,6 @@ impl Core {
         }
     }
 
-    /// Replaces the tables.
     pub fn change(&mut self, tables: Tables) {
         self.tables = tables;
         self.memory().sessions.share(&self.tables);

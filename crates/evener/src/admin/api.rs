@@ -88,7 +88,6 @@ pub(super) fn routes(
     router.with_state(Api { farm, control, live, ready: Arc::default(), may_change, sessions_max })
 }
 
-/// Entrance of clients.
 pub(super) enum Entrance {
     /// The Unix socket, protected by its file mode.
     Socket,
@@ -105,7 +104,6 @@ pub(super) fn group_members() -> MethodRouter<Api> {
         .layer(DefaultBodyLimit::max(groups::BODY_BYTES))
 }
 
-/// Error response.
 pub(super) struct ApiError(pub(super) StatusCode, pub(super) String);
 
 impl ApiError {

@@ -68,7 +68,6 @@ pub(super) async fn whoami(Extension(Caller { author, role }): Extension<Caller>
     Json(CallerView { by: author.by, role: role.name() })
 }
 
-/// Descriptions, by name.
 type Meanings = BTreeMap<&'static str, &'static str>;
 
 /// Returns the description of each reason: of packets on a director, and on a server.

@@ -30,7 +30,6 @@ const PULSE: Duration = Duration::from_secs(15);
 /// Field name of data lines.
 const DATA: &[u8] = b"data:";
 
-/// Query parameters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventsQuery {
@@ -82,7 +81,6 @@ fn message(item: &EventStreamItem) -> String {
     format!("{head}data: {}\n", record::json(item))
 }
 
-/// Executes `evener events`.
 pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
     let EventsArgs { since, follow, seconds, count, json, admin } = args;
     let ends = since.is_some() && !follow;

@@ -161,7 +161,6 @@ fn no_group() -> ApiError {
     )
 }
 
-/// Deserialises a body.
 fn read<T: for<'d> Deserialize<'d>>(
     body: Result<Json<serde_json::Value>, JsonRejection>,
     help: &str,

@@ -13,7 +13,6 @@ use crate::record;
 use crate::runtime::terminal::{self, Page};
 use crate::views::{ServerView, ServiceView, is_service};
 
-/// Interval with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// A row of a list.

@@ -13,7 +13,6 @@ use prometheus_client::registry::{Registry, Unit};
 use super::process::Process;
 use crate::views::{DirectorView, FarmView, HostView, NameView, ServerView, ServiceView, StatusView};
 
-/// Format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus text format, version 0.0.4, which all programs read.

@@ -11,7 +11,6 @@ pub(super) async fn description() -> Json<Value> {
     Json(document())
 }
 
-/// Returns the description.
 pub fn document() -> Value {
     let paths: Map<String, Value> =
         API_PATHS.iter().map(|path| (path.path.to_owned(), operations(path))).collect();

@@ -12,7 +12,6 @@ use nix::unistd::{SysconfVar, sysconf};
 pub struct Process {
     /// User and system processor time, in seconds.
     pub cpu_seconds: f64,
-    /// Open file descriptors.
     pub open_fds: u64,
     /// Limit on file descriptors.
     pub max_fds: u64,

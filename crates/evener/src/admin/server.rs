@@ -64,11 +64,7 @@ pub enum AdminError {
     #[error(
         "failed to listen on the admin address {address}: {source}; set another `listen` in [admin], or \"none\""
     )]
-    Address {
-        /// Address as configured.
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Address { address: SocketAddr, source: io::Error },
     #[error(transparent)]
     Token(#[from] TokenError),
     #[error(transparent)]

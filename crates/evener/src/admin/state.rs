@@ -56,7 +56,6 @@ pub struct ChangeResult {
     pub differences: Vec<DifferenceView>,
 }
 
-/// A changed value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DifferenceView {
     pub service: String,
@@ -67,7 +66,6 @@ pub struct DifferenceView {
     /// state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Old value.
     pub from: JsonValue,
     pub to: JsonValue,
 }

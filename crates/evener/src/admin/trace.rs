@@ -56,7 +56,6 @@ pub(super) async fn trace(
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::from_stream(lines)).into_response())
 }
 
-/// Executes `evener trace`.
 pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
     let TraceArgs { client, seconds, count, json, admin } = args;
     let following = StreamRequest {

@@ -16,7 +16,6 @@ const RULES_BYTES: u64 = 8 << 20;
 /// Maximum depth of nested chains, as in the kernel.
 const DEPTH: usize = 16;
 
-/// Packet to evaluate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     /// Source address. `None`: a client that no rule names.
@@ -35,7 +34,6 @@ pub(super) enum Verdict {
     Unknown,
 }
 
-/// Three-valued truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tri {
     Yes,

@@ -330,7 +330,6 @@ impl Agent {
         self.refused = refused;
     }
 
-    /// Removes the setup.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
         program::notify(NotifyState::Stopping);
         // Leaves the groups first, so that clients are redirected to other members before this host

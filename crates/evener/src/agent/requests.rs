@@ -24,7 +24,6 @@ use crate::runtime::terminal::{self, Page};
 use crate::runtime::{Exit, folders};
 use crate::views::RequestView;
 
-/// Interval with `--watch`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]

@@ -26,7 +26,6 @@ pub(super) struct AppliedState {
     namespace: u64,
     /// Identity of the host, from the command line.
     pub(super) identity: AgentIdentity,
-    /// Configuration file.
     #[serde(default)]
     pub(super) config: PathBuf,
     /// Addresses added to interfaces.
@@ -67,7 +66,6 @@ impl StateFile {
         }
     }
 
-    /// Writes the record.
     pub(super) fn store(&self) -> io::Result<()> {
         files::replace(&self.path, &serde_json::to_vec_pretty(&self.done)?)
     }

@@ -9,7 +9,6 @@ use crate::events::DaemonEvent;
 /// Parts that are set up, and the missing ones among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
-    /// All parts.
     pub(crate) parts: Vec<Part>,
     /// Missing parts that can't be restored, with the error.
     pub(crate) missing: BTreeMap<Part, String>,

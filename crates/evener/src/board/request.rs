@@ -56,9 +56,7 @@ pub enum GroupSender {
 /// Reply to a message of the group protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReply {
-    /// HTTP status.
     pub status: u16,
-    /// Sentence, or JSON.
     pub body: String,
     /// True if the body is JSON.
     pub is_json: bool,
@@ -92,7 +90,6 @@ pub enum ExplainSubject {
     },
 }
 
-/// Flow to explain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowQuery {
     pub client: SocketAddr,

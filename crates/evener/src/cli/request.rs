@@ -11,7 +11,6 @@ const HELP: &str = "write it as in 'GET http://img.example.com/a.png' or https:/
 /// Request of a client to a web server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebRequest {
-    /// Text as typed.
     text: String,
     method: String,
     /// True with TLS. A director then only sees the host.
@@ -20,7 +19,6 @@ pub struct WebRequest {
     pub host: String,
     /// Port of the URL, or the scheme's default.
     pub port: u16,
-    /// Path and query.
     target: String,
 }
 

@@ -52,11 +52,9 @@ pub(super) const DELAYS: [(&str, DelayKind); 2] =
 /// Address of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentListen {
-    /// A single address.
     At(SocketAddr),
     /// All addresses of the host, IPv4 and IPv6.
     Everywhere {
-        /// TCP port.
         port: u16,
     },
 }

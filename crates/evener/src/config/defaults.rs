@@ -30,7 +30,6 @@ pub(super) const REPORT_PATH: &str = "/v1/load";
 /// Default path of Apache's status page, as in Apache's manual.
 pub(super) const MOD_STATUS_PATH: &str = "/server-status?auto";
 pub(super) const MOD_STATUS_PORT: u16 = 80;
-/// Port of agents.
 pub(crate) use evener_core::pool::LOAD_PORT;
 
 /// Returns the default timeout of probes: a second, or half of a shorter interval.

@@ -41,7 +41,6 @@ pub(super) struct SourceText<'a> {
     pub(super) included: &'a [IncludedFile],
     /// Files of `names_from`, if they were read before. `None`: they are read now.
     pub(super) names: Option<&'a [NamesText]>,
-    /// Lookup of variables.
     pub(super) variables: VariableLookup,
 }
 

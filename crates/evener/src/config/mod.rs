@@ -69,7 +69,6 @@ use service::ServiceEntry;
 use unwritten::DefaultedPolicies;
 pub(crate) use zone::{ZoneError, zones};
 
-/// A valid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub engine: EngineConfig,
@@ -82,7 +81,6 @@ pub struct Config {
     /// Services that redirect clients by HTTP. Their names and addresses are unique, too. The file
     /// has at least one service of either kind, or a zone.
     pub groups: Vec<GroupService>,
-    /// DNS settings.
     pub dns: DnsConfig,
 }
 
@@ -212,7 +210,6 @@ pub struct EngineConfig {
 pub enum EngineKind {
     /// `Xdp` if it works, else `Packet`.
     Auto,
-    /// In the kernel.
     Xdp,
     /// In user space, through AF_PACKET.
     Packet,
@@ -223,7 +220,6 @@ pub enum EngineKind {
 pub enum XdpMode {
     /// `Native` if the driver supports it, else `Tc` if the kernel supports it, else `Generic`.
     Auto,
-    /// In the driver.
     Native,
     /// After the driver, at the kernel's traffic control hook (tcx).
     Tc,

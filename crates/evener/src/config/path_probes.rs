@@ -4,7 +4,6 @@ use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{AgentListen, Config};
 
-/// Positions of problems.
 #[derive(Debug)]
 pub(super) struct ProblemSpans {
     pub(super) dns: Span,

@@ -11,7 +11,6 @@ use super::section::Complaint;
 use super::{defaults, values};
 use crate::runtime::files;
 
-/// Parses a pattern.
 pub(super) fn pattern(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
     match Pattern::new(&text) {

@@ -28,11 +28,8 @@ pub(super) struct Problem {
 /// Cause of a problem. It decides whether the problem is dropped because of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Invalid TOML syntax.
     Syntax,
-    /// Invalid value.
     Value,
-    /// Missing value.
     Missing,
     /// An unset variable, so that the string around it is unknown.
     Variable,
@@ -88,7 +85,6 @@ impl ProblemSink {
 /// All problems of a configuration file, and of its files of names, in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    /// Main file.
     file: String,
     parts: Vec<FileProblems>,
     omitted: usize,

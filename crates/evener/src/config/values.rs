@@ -273,7 +273,6 @@ pub(super) fn host_field(value: &DeValue<'_>) -> Result<String, Complaint> {
     }
 }
 
-/// Parses a path.
 pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
     text(value).map(PathBuf::from)
 }

@@ -208,7 +208,6 @@ impl ChangeControl {
     }
 }
 
-/// Step: queued.
 impl Daemon {
     /// Starts to read the file, for a caller or for none. The reload is queued once the file is
     /// read.
@@ -280,7 +279,6 @@ impl Daemon {
     }
 }
 
-/// Step: validating.
 impl Daemon {
     /// Starts to validate a file that was read. Run-time changes are applied to the file, or
     /// dropped.
@@ -399,7 +397,6 @@ impl Daemon {
     }
 }
 
-/// Step: writing.
 impl Daemon {
     /// Starts to write the record, if it differs, and the audit log.
     fn write(&mut self, farm: Option<Box<PreparedFarm>>, change: FarmChange) {
@@ -426,7 +423,6 @@ impl Daemon {
     }
 }
 
-/// Step: applying.
 impl Daemon {
     /// Orders the director to put the whole farm in force, or nothing of it.
     fn apply(&mut self, farm: PreparedFarm, change: FarmChange) {
@@ -552,7 +548,6 @@ impl Daemon {
     }
 }
 
-/// Change refused.
 impl Daemon {
     /// Keeps the farm in force. Requests that conflict in a batch are retried one by one.
     async fn refuse(&mut self, error: OrderError, origin: Origin) {

@@ -76,7 +76,6 @@ impl DirectorTalk {
         self.obstacle.is_some()
     }
 
-    /// Handles an event.
     pub(super) fn step(&mut self, input: DirectorInput, executor: &Executor) {
         let Some(link) = &mut self.link else { return };
         let DirectorEffect { datagrams, events } = match input {

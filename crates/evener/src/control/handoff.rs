@@ -39,7 +39,6 @@ const LOOKED_AT_MAX: usize = 8_192;
 /// Maximum number of attempts to change a session that packets change concurrently.
 const ATTEMPTS: usize = 8;
 
-/// State of handoff.
 #[derive(Default)]
 pub(super) struct HandoffControl {
     /// Secret from which the keys of cookies are derived. Servers accept these cookies.

@@ -117,7 +117,6 @@ fn clocks() -> Moment {
     }
 }
 
-/// The daemon.
 struct Daemon {
     executor: Executor,
     config_path: PathBuf,

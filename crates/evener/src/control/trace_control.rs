@@ -13,7 +13,6 @@ use crate::config::Config;
 use crate::record::Traced;
 use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
-/// State of tracing.
 pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Started when the data plane first has events to report.

@@ -86,7 +86,6 @@ impl Links {
         self.unanswered.contains(&address)
     }
 
-    /// Checks these interfaces.
     pub(super) fn check_links(&self, which: impl IntoIterator<Item = u32>, findings: &mut Vec<Finding>) {
         let before = findings.len();
         let found = which.into_iter().filter_map(|ifindex| self.links.get(&ifindex));

@@ -21,7 +21,6 @@ const AT_ONCE: usize = 64;
 
 /// A server to query.
 struct ListedServer {
-    /// `SERVICE/SERVER`.
     name: String,
     address: IpAddr,
     path: Option<SizePath>,

@@ -59,7 +59,6 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("message_refused", "Messages of an LCCP node are invalid; the text has the reason and the remedy."),
 ];
 
-/// An event.
 #[derive(Clone, Debug)]
 pub enum DaemonEvent {
     /// Event of the farm, from its director.
@@ -87,7 +86,6 @@ pub enum DaemonEvent {
     /// A file was refused.
     ReloadRefused {
         file: String,
-        /// Reason.
         error: String,
     },
     /// The farm was changed at run time.
@@ -150,7 +148,6 @@ impl DaemonEvent {
         }
     }
 
-    /// Returns the severity.
     pub fn level(&self) -> Level {
         match self {
             DaemonEvent::Farm(event) => event.level(),
@@ -314,7 +311,6 @@ impl Bus {
     }
 }
 
-/// A subscription.
 #[derive(Debug)]
 pub struct Subscriber {
     receiver: Receiver<Option<Arc<PublishedEvent>>>,

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{BusItem, DaemonEvent};
 
-/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventView {
     /// Number, which continues over restarts of the daemon if it can store its events.
@@ -35,7 +34,6 @@ pub struct EventView {
     /// Reason, from another source than the daemon itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Description in words.
     pub text: String,
 }
 

@@ -65,7 +65,6 @@ impl ControlLink {
         ControlLink { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
     }
 
-    /// Publishes an event.
     pub(crate) fn publish(&self, event: DaemonEvent) {
         self.bus.publish(event);
     }

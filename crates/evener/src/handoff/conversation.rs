@@ -38,11 +38,9 @@ enum ClientSocket {
     Local(TcpStream),
     /// Saved, without a socket.
     Exported(Box<Exported>),
-    /// At a server.
     Remote,
 }
 
-/// A saved connection.
 struct Exported {
     saved: Saved,
     /// Image for the connection's server, if it can be encoded.

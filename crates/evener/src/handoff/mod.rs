@@ -62,24 +62,49 @@ pub(crate) enum ControlQuery {
         answer: oneshot::Sender<ControlReply<Option<SocketAddr>>>,
     },
     /// Check if the connection's server also answers this request.
-    Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
+    Stays {
+        ends: FourTuple,
+        matched: MatchedRoute,
+        server: u16,
+        answer: oneshot::Sender<ControlReply<bool>>,
+    },
     /// Leave the connection with its server, and send the segment to the server.
-    Pass { ends: FourTuple, held: HeldSegment },
+    Pass {
+        ends: FourTuple,
+        held: HeldSegment,
+    },
     /// Another node has assigned this connection to a server.
-    Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
+    Forward {
+        ends: FourTuple,
+        server: SocketAddr,
+        answer: oneshot::Sender<Option<()>>,
+    },
     /// The connection has ended.
-    Close { ends: FourTuple },
+    Close {
+        ends: FourTuple,
+    },
     /// Assign the connection to the selected server, and send these packets of the client first.
-    Give { ends: FourTuple, server: u16, packets: Vec<Vec<u8>>, answer: oneshot::Sender<bool> },
+    Give {
+        ends: FourTuple,
+        server: u16,
+        packets: Vec<Vec<u8>>,
+        answer: oneshot::Sender<bool>,
+    },
     /// The connection stays with this host.
-    Keep { ends: FourTuple },
+    Keep {
+        ends: FourTuple,
+    },
     /// The connection stays with its previous server.
-    Return { ends: FourTuple, server: u16 },
-    /// Reset the connection.
-    End { ends: FourTuple, held: HeldSegment },
+    Return {
+        ends: FourTuple,
+        server: u16,
+    },
+    End {
+        ends: FourTuple,
+        held: HeldSegment,
+    },
 }
 
-/// Selected server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChosenTarget {
     /// Slot of the server.

@@ -14,7 +14,6 @@ use super::FourTuple;
 pub(crate) struct HeldSegment {
     /// Reason of the hold: the segment starts a rehandoff, or arrived during one.
     pub(crate) reason: Reason,
-    /// Interface of arrival.
     pub(crate) ifindex: u32,
     /// Slot of the connection's server.
     pub(crate) server: u16,

@@ -23,7 +23,6 @@ use tokio_rustls::TlsConnector;
 /// Client with pooled connections to many servers, without TLS.
 pub(crate) type Pool<B> = legacy::Client<HttpConnector, B>;
 
-/// A web server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
     pub(crate) to: SocketAddr,
@@ -45,7 +44,6 @@ pub(crate) struct Answer {
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// The connection failed.
     #[error(transparent)]
     Connection(#[from] io::Error),
     /// The response is not HTTP, or was cut off.

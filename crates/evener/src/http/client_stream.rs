@@ -33,10 +33,8 @@ pub(crate) trait ClientSocket {
     /// Configures close(2) to reset the connection, so that the kernel keeps no state of it.
     fn reset_on_close(&self);
 
-    /// Reads without blocking.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends without blocking.
     fn send(&self, bytes: &[u8]) -> io::Result<usize>;
 }
 

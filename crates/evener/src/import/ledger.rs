@@ -27,7 +27,6 @@ pub struct Left {
     pub text: String,
     /// Why the part has no counterpart.
     pub why: String,
-    /// Remedy.
     pub todo: String,
     /// Lines, counted over all files.
     #[serde(skip)]

@@ -51,7 +51,6 @@ const fn origin_name(origin: Origin) -> &'static str {
 /// includes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportReport {
-    /// The source program.
     pub from: Origin,
     /// Name of the file, as given.
     pub file: String,

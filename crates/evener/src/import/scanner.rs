@@ -21,7 +21,6 @@ pub(super) enum Token {
 /// Code has other strings and comments than the file, and its own braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
-    /// Outside of strings.
     Plain,
     Quoted(char),
     /// A long string that begins with `[[`, with this number of equals signs between the brackets.
@@ -40,7 +39,6 @@ pub(super) struct Scanner {
     rows: usize,
     /// Words of the unfinished statement.
     words: Vec<String>,
-    /// The unfinished word.
     word: Option<String>,
     /// The open quotation mark and its place.
     quote: Option<(char, usize)>,

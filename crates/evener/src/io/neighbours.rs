@@ -22,7 +22,6 @@ const FRAME_MAX: usize = 256;
 /// Capacity of the queue of frames. Further frames are dropped, as on any busy link.
 const QUEUE: usize = 1024;
 
-/// A received frame.
 #[derive(Debug)]
 pub(crate) struct ReceivedFrame {
     pub(crate) ifindex: u32,

@@ -151,7 +151,6 @@ impl ChangedSysctls {
         wanted
     }
 
-    /// Restores all settings.
     pub(crate) fn restore(&mut self) {
         self.put_back(|_| true);
     }

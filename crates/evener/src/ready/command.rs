@@ -17,7 +17,6 @@ use crate::runtime::shown::is_shown;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use crate::runtime::terminal;
 
-/// Interval with `--watch`.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Prints whether services are ready, once or at each change.

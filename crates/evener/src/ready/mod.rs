@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::files;
 use crate::runtime::spelling::meant;
 
-/// Format of records.
 const FORMAT: u32 = 1;
 /// Age from which a record's daemon counts as dead or hanging, in milliseconds.
 const SILENCE_MS: u64 = 5_000;
@@ -70,14 +69,12 @@ impl From<ServiceReadiness> for ServiceRecord {
     }
 }
 
-/// Readiness of services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadinessView {
     /// True if all requested services are ready.
     pub ready: bool,
     /// Reason in one line. Empty if ready.
     pub reason: String,
-    /// The requested services.
     pub services: Vec<ServiceReadinessView>,
 }
 

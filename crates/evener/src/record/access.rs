@@ -31,7 +31,6 @@ pub(super) struct LogCounts {
     pub(super) lost: AtomicU64,
 }
 
-/// An open log.
 pub(crate) struct AccessLogFile {
     target: LogTarget,
     sink: Box<dyn Write + Send>,

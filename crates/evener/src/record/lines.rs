@@ -58,7 +58,6 @@ pub struct TracedPacket {
     pub flags: Option<String>,
     /// Source, with its port if there is one.
     pub src: String,
-    /// Destination.
     pub dst: String,
     /// Length of the IP packet on arrival, in bytes.
     pub bytes: u64,
@@ -87,7 +86,6 @@ pub struct AccessLog {
 /// Duration of decisions about connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionLatency {
-    /// Number of decisions.
     pub count: u64,
     /// Sum of the durations in seconds.
     pub seconds: f64,

@@ -152,7 +152,6 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Replaces the names.
     pub(crate) fn name(&self, names: TableNames) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }

@@ -16,7 +16,6 @@ const SERVER_NAME: usize = 0;
 pub(super) enum ApplicationProtocol {
     /// HTTP/1, or text that begins like it.
     Http,
-    /// A TLS hello.
     Tls,
 }
 

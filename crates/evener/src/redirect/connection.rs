@@ -121,7 +121,6 @@ impl ClientSlot {
     }
 }
 
-/// A client's connection.
 pub(super) struct Connection {
     client: SocketAddr,
     /// Verified certificate of the client.
@@ -133,7 +132,6 @@ pub(super) struct Connection {
 
 /// Decision about a request.
 enum Decision {
-    /// Send this response.
     Answer(http::Response, RequestOutcome),
     /// Fetch the response from a member.
     Fetch(MemberCandidate),

@@ -63,7 +63,6 @@ pub(crate) enum RequestOutcome {
     Redirected,
     /// The response was fetched for the client.
     Fetched,
-    /// No member works.
     NoMember,
     /// A member's message, answered with this status.
     Message(u16),
@@ -111,7 +110,6 @@ impl Frontend {
         self.rules.load()
     }
 
-    /// Replaces the rules.
     pub(crate) fn publish(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }

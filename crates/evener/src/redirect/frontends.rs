@@ -29,7 +29,6 @@ impl Deref for ShownGroup {
 pub(crate) struct Frontends(ArcSwap<BTreeMap<String, Arc<Frontend>>>);
 
 impl Frontends {
-    /// Returns all frontends.
     pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Frontend>>> {
         self.0.load_full()
     }
@@ -39,7 +38,6 @@ impl Frontends {
         self.0.load().get(group).cloned()
     }
 
-    /// Replaces the frontends.
     pub(crate) fn publish(&self, fronts: BTreeMap<String, Arc<Frontend>>) {
         self.0.store(Arc::new(fronts));
     }

@@ -117,7 +117,6 @@ impl Thread {
 /// Threads that serve all groups.
 pub(crate) struct Responders {
     threads: Vec<Thread>,
-    /// Frontends by address.
     fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 

@@ -13,7 +13,6 @@ pub(crate) struct RequestLog {
     recorder: Arc<Recorder>,
 }
 
-/// An answered request.
 pub(super) struct AnsweredRequest<'a> {
     pub(super) client: SocketAddr,
     /// Head of the request, as received.
@@ -22,7 +21,6 @@ pub(super) struct AnsweredRequest<'a> {
     pub(super) member: Option<usize>,
     pub(super) status: u16,
     pub(super) outcome: RequestOutcome,
-    /// Time of arrival.
     pub(super) began: Instant,
 }
 

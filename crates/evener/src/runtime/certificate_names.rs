@@ -19,22 +19,13 @@ const WRITERS: u32 = 0o022;
 pub(crate) enum CertificateNamesError {
     /// The file can't be read.
     #[error("failed to read the names of certificates from {path}: {source}", path = .path.display())]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Other users can change the file.
     #[error("{path} has mode {mode:03o}, so other users can add admin certificates: chmod 644 it", path = .path.display())]
-    Writable {
-        /// Path as configured.
-        path: PathBuf,
-        mode: u32,
-    },
+    Writable { path: PathBuf, mode: u32 },
     /// A line is invalid.
     #[error("line {line} of {path} is not `CN ROLE NAME`", path = .path.display())]
     Line {
-        /// Path as configured.
         path: PathBuf,
         /// Counted from 1.
         line: usize,

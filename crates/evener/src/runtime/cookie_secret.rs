@@ -17,26 +17,15 @@ const SECRETS_MAX: usize = 4;
 pub(crate) enum CookieSecretError {
     /// The file can't be read.
     #[error("failed to read the cookie secret from {path}: {source}", path = .path.display())]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     #[error(
         "{path} has mode {mode:03o}, so other users can read or change the cookie secret: chmod 600 it, or 640 for a group that may read it", path = .path.display()
     )]
-    Open {
-        /// Path as configured.
-        path: PathBuf,
-        mode: u32,
-    },
+    Open { path: PathBuf, mode: u32 },
     #[error(
         "{path} has no cookie secrets: write one line of 32 hex digits (`openssl rand -hex 16`), followed by up to {} earlier secrets, one per line", SECRETS_MAX - 1, path = .path.display()
     )]
-    Text {
-        /// Path as configured.
-        path: PathBuf,
-    },
+    Text { path: PathBuf },
 }
 
 /// Reads a file of secrets. The first secret makes cookies, and all secrets verify them. Lines that

@@ -28,36 +28,23 @@ const READERS: u32 = 0o004;
 pub(crate) enum GroupTokenError {
     /// The file can't be read.
     #[error("failed to read the group's tokens from {path}: {source}", path = .path.display())]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Other users can change the file.
     #[error("{path} has mode {mode:03o}, so other users can add tokens: chmod 600 it", path = .path.display())]
-    Open {
-        /// Path as configured.
-        path: PathBuf,
-        mode: u32,
-    },
+    Open { path: PathBuf, mode: u32 },
     #[error("{path}, line {line}: {why}", path = .path.display())]
     Line {
-        /// Path as configured.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
         why: LineError,
     },
     #[error("{path} has no tokens: write lines such as `TOKEN http://192.0.2.31:8080`, or `TOKEN *` for all members", path = .path.display())]
-    Empty {
-        /// Path as configured.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LineError {
-    /// The token.
     #[error("a token may have letters, digits and -._~+/= only, as `openssl rand -hex 32` prints")]
     Token,
     /// No member URL follows the token.

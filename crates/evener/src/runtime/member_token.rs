@@ -13,35 +13,19 @@ use super::files::{FilePermissionError, lines, secret};
 pub(crate) enum MemberTokenError {
     /// The file can't be read.
     #[error("failed to read the token from {path}: {source}", path = .path.display())]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Other users can read or change the file.
     #[error("{path} has mode {mode:03o}, so other users can read or change the token: chmod 600 it", path = .path.display())]
-    Open {
-        /// Path as configured.
-        path: PathBuf,
-        mode: u32,
-    },
+    Open { path: PathBuf, mode: u32 },
     #[error("{path} has no token", path = .path.display())]
-    Empty {
-        /// Path as configured.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     #[error("{path} has no token for {url}", path = .path.display())]
-    NotFor {
-        /// Path as configured.
-        path: PathBuf,
-        url: Url,
-    },
+    NotFor { path: PathBuf, url: Url },
 }
 
 /// Tokens of a file, each with its URLs.
 #[derive(Clone)]
 pub(crate) struct MemberTokens {
-    /// Path as configured.
     path: PathBuf,
     text: String,
 }

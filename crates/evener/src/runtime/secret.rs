@@ -19,18 +19,10 @@ pub enum SecretFileError {
         "failed to read the farm's secret from {path}: {source}; `evener keygen` writes one, and all hosts need the same",
         path = .path.display()
     )]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file has no valid secret.
     #[error("{path} has no valid secret: {source}", path = .path.display())]
-    Text {
-        /// Path as configured.
-        path: PathBuf,
-        source: SecretError,
-    },
+    Text { path: PathBuf, source: SecretError },
 }
 
 /// Reads the secret, and warns if other users can read it, too.

@@ -26,7 +26,6 @@ pub(crate) enum SignalAction {
 }
 
 impl ProcessSignals {
-    /// Installs the handlers.
     pub(crate) fn new() -> io::Result<ProcessSignals> {
         Ok(ProcessSignals {
             terminate: signal(SignalKind::terminate())?,

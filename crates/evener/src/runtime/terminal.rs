@@ -57,18 +57,14 @@ pub(crate) fn show<E>(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// No problem.
     Green,
-    /// Noteworthy.
     Yellow,
-    /// A fault.
     Red,
 }
 
 /// Page that a view is printed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// In characters.
     pub(crate) width: usize,
     /// True if states are coloured.
     pub(crate) has_colour: bool,

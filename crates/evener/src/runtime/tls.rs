@@ -21,7 +21,6 @@ pub(crate) enum TlsError {
     /// A file can't be read, or lacks the expected part.
     #[error("{path} has no valid {what}: {source}; it must be in PEM", path = .path.display())]
     File {
-        /// Path as configured.
         path: PathBuf,
         /// Missing part, for the error's text.
         what: &'static str,
@@ -37,15 +36,10 @@ pub(crate) enum TlsError {
     },
     /// The file has no authority that can sign certificates.
     #[error("{path} has no valid certificate authority: {source}", path = .path.display())]
-    Authority {
-        /// Path as configured.
-        path: PathBuf,
-        source: Box<dyn Error + Send + Sync>,
-    },
+    Authority { path: PathBuf, source: Box<dyn Error + Send + Sync> },
 }
 
 impl TlsError {
-    /// Returns the remedy.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             TlsError::Authority { .. } => {

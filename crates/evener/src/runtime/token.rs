@@ -15,27 +15,16 @@ const LEAST: usize = 16;
 pub enum TokenError {
     /// The file can't be read.
     #[error("failed to read the admin tokens from {path}: {source}", path = .path.display())]
-    Io {
-        /// Path as configured.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     #[error(
         "{path} has mode {mode:03o}, so other users can read or change the admin tokens: chmod 600 it, or 640 for a group that may read it", path = .path.display()
     )]
-    Open {
-        /// Path as configured.
-        path: PathBuf,
-        mode: u32,
-    },
+    Open { path: PathBuf, mode: u32 },
     /// The file has no token, or an invalid line.
     #[error(
         "{path} has no admin tokens: write one per line, of at least {LEAST} letters, digits or -._~+/= (`openssl rand -hex 32`), optionally followed by a role (read, operate or admin) and a name", path = .path.display()
     )]
-    Text {
-        /// Path as configured.
-        path: PathBuf,
-    },
+    Text { path: PathBuf },
 }
 
 /// Rights of a token's holder.
@@ -45,7 +34,6 @@ pub enum Role {
     Read,
     /// Like `Read`, and may trace clients, change weights and select which servers get sessions.
     Operate,
-    /// All rights.
     Admin,
 }
 

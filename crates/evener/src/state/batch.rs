@@ -32,13 +32,11 @@ pub struct Outcome {
     pub differences: Vec<Difference>,
 }
 
-/// A changed place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub place: EditTarget,
     /// Value before the change.
     pub from: Option<toml::Value>,
-    /// New value.
     pub to: Option<toml::Value>,
 }
 

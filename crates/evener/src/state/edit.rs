@@ -11,7 +11,6 @@ use crate::runtime::token::Role;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "at", rename_all = "kebab-case")]
 pub enum EditTarget {
-    /// A whole service.
     Service {
         /// Name of the service.
         service: String,
@@ -22,7 +21,6 @@ pub enum EditTarget {
         service: String,
         key: String,
     },
-    /// A whole server.
     Server {
         /// Name of the service.
         service: String,

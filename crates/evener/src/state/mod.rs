@@ -35,7 +35,6 @@ pub struct FarmState {
     /// tags.
     file_sum: u64,
     pub record: Record,
-    /// The resulting farm.
     pub farm: FarmDocument,
     /// Operator states of servers that are not ready.
     pub states: OperatorStates,

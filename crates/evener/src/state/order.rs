@@ -20,9 +20,7 @@ pub enum StateOrder {
         /// Operator states of all servers that aren't ready. `None` leaves the states as they are.
         states: Option<BTreeMap<ServerName, OperatorState>>,
     },
-    /// Changes a server.
     ChangeServer {
-        /// Server to change.
         server: ServerName,
         fields: ServerFields,
     },
@@ -39,11 +37,9 @@ pub enum StateOrder {
         service: String,
         keys: Table,
     },
-    /// Removes a server.
     RemoveServer(ServerName),
     /// Adds a service with these keys, as in a file.
     AddService(Table),
-    /// Removes a service.
     RemoveService(String),
     /// Drains this director if true, or makes it ready again.
     DrainDirector(bool),

@@ -224,7 +224,6 @@ impl Record {
         dropped
     }
 
-    /// Drops all changes.
     pub fn forget(&mut self) {
         *self = Record { generation: self.generation + 1, ..Record::default() };
     }

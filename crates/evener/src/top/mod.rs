@@ -35,7 +35,6 @@ enum Update {
     Answer(String),
 }
 
-/// Executes the command.
 pub fn run(args: &TopArgs) -> Exit {
     let done = match args.json {
         true => lines(args),

@@ -18,13 +18,11 @@ pub struct DirectorView {
     /// `ready` for clients; `unready`, with a reason; `version`, with another version of the
     /// protocol; `silent`, if no longer received; `unknown`, if never received.
     pub state: String,
-    /// Reason for `unready`.
     pub reason: Option<String>,
     /// Release of its program.
     pub release: Option<String>,
     /// Differences from this director: `file`, `release` or `changes`.
     pub differs: Vec<String>,
-    /// Differences in sentences.
     pub differences: Vec<String>,
     /// Reason why all of its messages are refused.
     pub refused: Option<NodeRefusal>,

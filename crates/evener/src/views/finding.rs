@@ -6,15 +6,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// No problem.
     Ok,
     /// Works, but not as well as possible, or not for every farm.
     Warn,
-    /// Does not work.
     Fail,
 }
 
-/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Subject, in a word or two.

@@ -24,7 +24,6 @@ pub struct MemberView {
     pub url: String,
     /// True if clients never learn of the member.
     pub anonymous: bool,
-    /// Last reported load.
     pub load: Option<f64>,
     /// Seconds since that report.
     pub age_seconds: Option<f64>,

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct HostView {
     /// Name in the file.
     pub name: String,
-    /// Own address.
     pub address: String,
     /// True if it is this host.
     pub own: bool,
@@ -51,7 +50,6 @@ impl From<Refusal> for NodeRefusal {
     }
 }
 
-/// Returns all hosts.
 pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<HostView> {
     snapshot.hosts.iter().map(|host| host_of(host, snapshot.at_ms)).collect()
 }

@@ -31,7 +31,6 @@ pub struct ServerView {
     pub state: String,
     /// Reason if the server is not up.
     pub reason: Option<String>,
-    /// Weight, as configured.
     pub weight: u16,
     /// True if the server gets new sessions only while no other server can serve.
     #[serde(default)]
@@ -140,9 +139,7 @@ pub struct ReportedLoad {
     pub utilisation: Option<f64>,
     /// Load of the papers, 10 (r + m).
     pub load: Option<f64>,
-    /// Requests per second.
     pub requests_per_second: Option<f64>,
-    /// Outstanding bytes.
     pub bytes_to_send: Option<u64>,
     /// Time to send the outstanding bytes.
     pub delay_seconds: Option<f64>,

@@ -16,13 +16,10 @@ use crate::runtime::spelling::meant;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServiceView {
     pub name: String,
-    /// Addresses with port.
     pub addresses: Vec<String>,
-    /// `tcp` or `udp`.
     pub protocol: String,
     /// `l2`, `nat`, `tunnel`, `handoff` or `redirect`.
     pub method: String,
-    /// `director` or `every-host`.
     pub placement: String,
     /// Name of the policy.
     pub policy: String,
@@ -59,7 +56,6 @@ pub struct ServiceView {
     pub requests: BTreeMap<String, u64>,
 }
 
-/// Returns all services.
 pub(crate) fn services(moment: &CountedSnapshot, by_service: &[Vec<ServerView>]) -> Vec<ServiceView> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter()).zip(by_service);

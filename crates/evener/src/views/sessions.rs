@@ -15,7 +15,6 @@ use crate::board::request::SessionFilter;
 pub struct SessionView {
     /// Name of the service.
     pub service: String,
-    /// Service address.
     pub address: String,
     /// `ip:port`, `[ip]:port` with IPv6.
     pub client: String,

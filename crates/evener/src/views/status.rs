@@ -24,7 +24,6 @@ pub struct StatusView {
     pub pid: u32,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// `xdp` or `packet`.
     pub engine: String,
     /// Attachment of the engine, and why `auto` chose it.
     pub engine_detail: String,

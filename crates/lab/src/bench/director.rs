@@ -73,7 +73,6 @@ struct Row {
     reload: Percentiles,
 }
 
-/// Percentiles in milliseconds.
 #[derive(Debug, Serialize)]
 struct Percentiles {
     p50: f64,

@@ -21,7 +21,6 @@ use crate::table::{Table, median, thousands};
 const CONNECTIONS: usize = 42;
 pub(super) const SERVERS: u8 = 3;
 
-/// Requested page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) name: &'static str,

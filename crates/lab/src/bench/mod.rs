@@ -40,19 +40,15 @@ pub struct Effort {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// All benchmarks.
     All,
     /// Only the cost of packets, without a farm.
     Packets,
     /// Only requests from clients to servers, by method.
     EndToEnd,
-    /// Only every-host farms.
     EveryHost,
-    /// Only handoff farms.
     Handoff,
     /// Only the control plane of a large farm.
     Director,
-    /// Only redirects.
     Redirect,
     /// Only waiting times of clients, by policy.
     Load,
@@ -176,7 +172,6 @@ impl Report {
             && self.load.as_ref().is_none_or(load::Outcome::is_whole)
     }
 
-    /// Prints the tables.
     pub fn print(&self) {
         let Environment { started, kernel, cores, programs } = &self.environment;
         println!("Measured on {started} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));

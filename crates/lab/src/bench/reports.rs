@@ -104,7 +104,6 @@ fn agent(farm: &Farm) -> Result<Proc> {
     Ok(agent)
 }
 
-/// Download in progress.
 struct Download {
     client: String,
     lacks: AtomicU64,

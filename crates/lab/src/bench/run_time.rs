@@ -27,7 +27,6 @@ const WRITERS: usize = 4;
 const PACE: Duration = Duration::from_millis(40);
 const WRITING: Duration = Duration::from_secs(60);
 
-/// Results in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     change: Percentiles,

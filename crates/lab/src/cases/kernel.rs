@@ -84,7 +84,6 @@ impl Kernel {
         self.tables.interfaces.iter().find(|(_, mac)| **mac == src).map(|(interface, _)| *interface)
     }
 
-    /// Runs one frame.
     fn one(&mut self, ingress: u32, frame: &[u8]) -> Result<Seen> {
         if self.ingress != ingress {
             let (here, there) = (FIRST + ingress, FIRST + self.ingress);

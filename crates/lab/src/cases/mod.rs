@@ -117,7 +117,6 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// Event or expectation.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Line number, counted from 1.
@@ -129,11 +128,9 @@ pub struct Step {
 
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A frame arrives.
     Packet(Packet),
     /// Expected number of sessions, and their states if any are listed (sorted).
     Sessions {
-        /// Number of sessions.
         count: usize,
         /// Expected states; empty for any.
         states: Vec<State>,
@@ -150,7 +147,6 @@ pub enum Action {
     Guessed,
     /// Time passes without a packet.
     Wait {
-        /// Duration in milliseconds.
         ms: u64,
     },
 }
@@ -189,7 +185,6 @@ pub struct Packet {
 pub struct Seen {
     /// Exit of the frame.
     pub exit: Exit,
-    /// Counted reasons.
     pub reasons: BTreeMap<Reason, u64>,
     /// Bytes of the outgoing frame; undefined if the frame can't be seen.
     pub frame: Vec<u8>,
@@ -204,7 +199,6 @@ pub enum Exit {
     Interface(u32),
     /// To the host's own stack.
     Host,
-    /// Dropped.
     Nowhere,
     /// Held until another frame arrives.
     Held,

@@ -17,7 +17,6 @@ use super::{Action, Case, CaseFile, Lease, Packet, Seen, Step};
 
 /// Implementation that cases run on.
 pub trait Subject {
-    /// Name, for messages.
     fn name(&self) -> &'static str;
 
     /// True if the subject can receive the frame.
@@ -82,13 +81,10 @@ pub trait Subject {
 /// Result of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Number of cases.
     pub cases: usize,
-    /// Number of packets.
     pub packets: usize,
     /// Number of packets that the subject can't receive.
     pub left_out: usize,
-    /// Differences, for messages.
     pub failures: Vec<String>,
 }
 

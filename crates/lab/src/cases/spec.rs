@@ -49,7 +49,6 @@ pub struct Spec {
     now: u32,
 }
 
-/// Held frame.
 #[derive(Debug)]
 struct Held {
     ingress: u32,

@@ -23,7 +23,6 @@ pub struct Outcome {
     pub taken_while_draining: u64,
     /// Requests per second of each variant; direct connections first.
     pub speeds: Vec<Speed>,
-    /// Total duration.
     pub seconds: f64,
 }
 
@@ -54,7 +53,6 @@ impl Outcome {
         self.clients.iter().map(|clients| clients.report.errors.total()).sum()
     }
 
-    /// Prints the tables.
     pub fn print(&self) {
         println!("\nClients, and how many of their requests broke:");
         print!("{}", self.clients_table());

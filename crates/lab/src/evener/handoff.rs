@@ -98,7 +98,6 @@ pub struct Handoff {
     pub evener: Evener,
     /// By server, in the farm's order.
     pub agents: Vec<Agent>,
-    /// Current settings.
     pub offer: Offer,
     /// File of the secret.
     pub secret: PathBuf,
@@ -134,7 +133,6 @@ impl Handoff {
         SocketAddr::new(self.farm.vip_in(family, 0), self.offer.port)
     }
 
-    /// Current file.
     pub fn file(&self) -> String {
         self.offer.file(&self.farm, &self.secret)
     }

@@ -230,17 +230,14 @@ impl Evener {
             .with_context(|| format!("`evener {} --json` printed: {text}", words.join(" ")))
     }
 
-    /// Returns `evener status`.
     pub fn status(&self) -> Result<Status> {
         self.json(&["status"])
     }
 
-    /// Returns `evener services`.
     pub fn services(&self) -> Result<Vec<Service>> {
         self.json(&["services"])
     }
 
-    /// Returns `evener servers`.
     pub fn servers(&self) -> Result<Vec<Server>> {
         self.json(&["servers"])
     }
@@ -257,7 +254,6 @@ impl Evener {
         self.json(&["hosts"])
     }
 
-    /// Returns `evener sessions`.
     pub fn sessions(&self) -> Result<Vec<Session>> {
         self.json(&["sessions"])
     }

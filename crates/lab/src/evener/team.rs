@@ -108,7 +108,6 @@ impl Plan {
 pub struct Team {
     /// By host, in the order of the farm's servers.
     pub hosts: Vec<Evener>,
-    /// Current settings.
     pub plan: Plan,
     /// File of the secret.
     pub secret: PathBuf,
@@ -189,7 +188,6 @@ impl Team {
         Ok(owners)
     }
 
-    /// Current file.
     pub fn file(&self) -> String {
         self.plan.file(&self.farm, &self.secret)
     }

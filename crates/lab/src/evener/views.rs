@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// Process id of the daemon.
     pub pid: u32,
-    /// `xdp` or `packet`.
     pub engine: String,
     /// True if the daemon has adopted an earlier daemon's state.
     pub adopted: bool,
@@ -26,7 +25,6 @@ pub struct Status {
     pub restart_needed_for: Option<String>,
     /// Interfaces that receive service traffic.
     pub interfaces: Vec<String>,
-    /// Number of sessions.
     pub sessions: u64,
     /// Number of assured sessions.
     pub sessions_assured: u64,
@@ -150,7 +148,6 @@ pub struct Server {
     pub service: String,
     /// Name in its service.
     pub name: String,
-    /// Address, if known.
     pub address: Option<String>,
     /// `up`, `down` or `draining`.
     pub state: String,
@@ -161,7 +158,6 @@ pub struct Server {
     /// True if the server takes new sessions only while no other server can.
     #[serde(default)]
     pub backup: bool,
-    /// Weight in force.
     pub effective_weight: f64,
     /// Reason why the weight in force is lower.
     pub cause: Option<String>,
@@ -176,7 +172,6 @@ pub struct Server {
     pub bytes: u64,
     /// Destination MAC of frames to the server.
     pub mac: Option<String>,
-    /// `listed` or `discovered`.
     pub source: String,
     /// True if the server is the director itself.
     pub local: bool,
@@ -186,7 +181,6 @@ pub struct Server {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Session {
     pub service: String,
-    /// `ip:port`.
     pub client: String,
     /// Name of the server.
     pub server: String,

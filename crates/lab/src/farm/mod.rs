@@ -73,7 +73,6 @@ enum Offload {
     None,
     /// Hosts whose packets no director sees.
     Replies,
-    /// All hosts.
     All,
 }
 
@@ -222,7 +221,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Networks with servers.
     fn servers_lans(&self) -> impl Iterator<Item = Lan> + use<> {
         let first = u8::from(self.shape != Shape::Lan);
         (first..first + self.server_lans).map(Lan::Servers)

@@ -23,7 +23,6 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6/conf/default/dad_transmits", "0"),
 ];
 
-/// Settings of routers.
 const FORWARDING: [(&str, &str); 3] =
     [("ipv4/ip_forward", "1"), ("ipv4/conf/all/send_redirects", "0"), ("ipv6/conf/all/forwarding", "1")];
 

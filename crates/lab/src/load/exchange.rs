@@ -29,7 +29,6 @@ pub(super) enum Failure {
     Wrong(String),
 }
 
-/// Expected response.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// Header `X-Server`; empty if missing.
@@ -42,7 +41,6 @@ pub(super) struct Reply {
     pub(super) location: String,
 }
 
-/// Expected body.
 #[derive(Debug)]
 enum Page {
     /// This number of bytes of the pattern.

@@ -60,7 +60,6 @@ fn hundreds() -> Vec<Vec<usize>> {
     (0..FILES).map(hundred).collect()
 }
 
-/// Fisher-Yates shuffle.
 fn shuffle<T>(items: &mut [T], random: &mut Random) {
     for place in (1..items.len()).rev() {
         items.swap(place, random.below(place + 1));

@@ -49,7 +49,6 @@ pub struct Load {
     pub keep_alive: bool,
     /// Maximum number of requests per connection.
     pub requests: Option<u64>,
-    /// Maximum duration.
     pub duration: Option<Duration>,
     /// Pause of a connection after each response.
     pub pause: Duration,
@@ -57,7 +56,6 @@ pub struct Load {
     pub pace: Option<u64>,
     /// Timeout of reads and writes.
     pub timeout: Duration,
-    /// Expected status.
     pub status: u16,
 }
 

@@ -16,7 +16,6 @@ const LONGEST_US: u64 = 600_000_000;
 /// Results of a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Duration.
     pub seconds: f64,
     /// Number of complete and right responses.
     pub requests: u64,

@@ -63,7 +63,6 @@ impl Users {
         total.report(self.duration)
     }
 
-    /// Runs one user.
     fn live(&self, mut client: Client<'_>, number: usize, mix: &Mix, started: Instant) -> Tally {
         let end = self.warmup + self.duration;
         let mut random = Random::new(number as u64 + 1);

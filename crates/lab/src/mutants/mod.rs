@@ -56,7 +56,6 @@ pub struct Wanted {
     pub directory: PathBuf,
 }
 
-/// Defect to test.
 #[derive(Clone, Debug)]
 struct Mutant {
     name: String,

@@ -80,7 +80,6 @@ impl Record {
         self.lines.get(&mutant.diff)
     }
 
-    /// Appends a result.
     pub(super) fn add(&mut self, mutant: &Mutant, outcome: Outcome, seconds: u64) -> Result<()> {
         let Mutant { name, diff } = mutant.clone();
         let Wanted { only_farms, farms, .. } = self.wanted;

@@ -45,7 +45,6 @@ pub struct Unit {
     allowed: Option<Vec<String>>,
 }
 
-/// Resource limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limit {
     resource: Resource,

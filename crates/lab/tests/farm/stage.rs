@@ -23,9 +23,7 @@ pub(crate) enum Way {
     Nat,
     /// NAT of both source and destination. Servers are anywhere.
     SourceNat,
-    /// IP in IP.
     Ipip,
-    /// Generic UDP Encapsulation.
     Gue,
 }
 

@@ -148,13 +148,11 @@ fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
 /// A moment at which a client leaves.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// After the SYN-ACK.
     Greeted,
     /// After the acknowledgment of the SYN-ACK.
     Open,
     /// After a part of the request was read.
     Requesting,
-    /// After the request.
     Requested,
     /// After a part of the response.
     Answered,

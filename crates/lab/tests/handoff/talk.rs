@@ -33,7 +33,6 @@ fn connect(port: u16, service: SocketAddr, buffer: Option<usize>) -> io::Result<
     Ok(socket.into())
 }
 
-/// A response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -62,7 +61,6 @@ impl Talk {
         Self::of(host.enter(|| connect(0, service, Some(1)))?, service)
     }
 
-    /// Opens several connections.
     pub(crate) fn open_many(host: &Host, count: usize, service: SocketAddr) -> Result<Vec<Talk>> {
         host.enter(|| (0..count).map(|_| Self::of(connect(0, service, None), service)).collect())?
     }
@@ -102,12 +100,10 @@ impl Talk {
         Ok(())
     }
 
-    /// Sends FIN.
     pub(crate) fn end(&self) -> Result<()> {
         Ok(self.stream.get_ref().shutdown(Shutdown::Write)?)
     }
 
-    /// Resets the connection.
     pub(crate) fn reset(self) -> Result<()> {
         let socket = Socket::from(self.stream.into_inner());
         Ok(socket.set_linger(Some(Duration::ZERO))?)

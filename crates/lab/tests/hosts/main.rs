@@ -64,7 +64,6 @@ fn audience(team: &Team) -> Load {
     Load { targets, connections: 6, pause, timeout: LONG, ..Load::to(service(team, 0)) }
 }
 
-/// A slow download.
 struct Download {
     /// Index of the host whose address the client uses.
     by: usize,

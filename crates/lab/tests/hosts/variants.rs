@@ -43,7 +43,6 @@ const CONNECTIONS: u64 = 60;
 /// Expected distribution of connections to one address.
 #[derive(Clone, Copy)]
 enum Spread {
-    /// Exactly equal.
     Even,
     /// Every server gets a fair share.
     Fair,

@@ -11,7 +11,6 @@ use evener_lab::wait::{self, LONG};
 
 use crate::stage::{NAME, Stage, dig, file};
 
-/// `www.example.com A`.
 const QUERY: &[u8] = b"\xab\xcd\x01\0\0\x01\0\0\0\0\0\0\x03www\x07example\x03com\0\0\x01\0\x01";
 
 fn socket(stage: &Stage) -> Result<UdpSocket> {

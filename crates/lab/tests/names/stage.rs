@@ -7,7 +7,6 @@ use anyhow::Result;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 
-/// An unprivileged port.
 pub(crate) const PORT: u16 = 5300;
 /// The command that removes all of root's capabilities.
 const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];

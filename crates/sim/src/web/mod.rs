@@ -70,17 +70,13 @@ struct Agent {
 /// Answer of a server to load queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reports {
-    /// Utilisation in percent.
     Utilisation(u16),
-    /// No answer.
     Nothing,
     /// The server requests drain.
     Refuses,
     /// Low load, and half of its weight requested.
     Half,
-    /// Invalid number.
     Absurd,
-    /// Low load.
     #[default]
     Idle,
 }

@@ -198,7 +198,6 @@ fn name(outcome: &Outcome) -> String {
     }
 }
 
-/// `clearing` of `bpf/server/server.h`.
 struct Cleared(MapHandle);
 
 impl Cleared {

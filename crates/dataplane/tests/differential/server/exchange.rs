@@ -74,11 +74,22 @@ impl Turns {
 enum Step {
     /// A client's segment at an offset from the next sequence number. It acknowledges the server's
     /// bytes up to an offset from the last byte.
-    Request { data: Vec<u8>, off: i32, acknowledged: i32, flags: u8 },
-    /// A server's segment.
-    Answer { data: Vec<u8>, off: i32, flags: u8 },
+    Request {
+        data: Vec<u8>,
+        off: i32,
+        acknowledged: i32,
+        flags: u8,
+    },
+    Answer {
+        data: Vec<u8>,
+        off: i32,
+        flags: u8,
+    },
     /// Two segments of the server, sent in reverse order.
-    Overtaken { first: Vec<u8>, next: Vec<u8> },
+    Overtaken {
+        first: Vec<u8>,
+        next: Vec<u8>,
+    },
     /// A repetition of the last step.
     Again,
 }

@@ -19,7 +19,6 @@ pub(super) struct Moment {
     changes: Vec<ChangeView>,
     /// Latest events, in order.
     events: Vec<Arc<EventView>>,
-    /// Monotonic time.
     at_ms: u64,
     /// Wall clock time, as in events.
     time: String,

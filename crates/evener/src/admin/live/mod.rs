@@ -123,7 +123,6 @@ impl LiveFeed {
     }
 }
 
-/// A listener.
 struct LiveListener {
     frames: watch::Receiver<Option<Arc<Frame>>>,
     /// Number of the last frame that the listener got.

@@ -86,7 +86,6 @@ impl Permitted {
     }
 }
 
-/// A client.
 pub(super) struct ReportClient {
     client: IpAddr,
     /// True if the client may send any request. Otherwise it may only send LOAD-QUERY.
@@ -180,7 +179,6 @@ pub(super) async fn agent_check(
     stream.shutdown().await
 }
 
-/// Answers HTTP requests.
 pub(super) async fn http(stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
     let (requester, load) = (&requester, &load);
     let answer = |request: Request<Incoming>| async move { to_hyper(requester.answer(&request, load).await) };

@@ -35,7 +35,6 @@ pub(super) struct Delay {
     rates: BTreeMap<ClientSource, f64>,
 }
 
-/// A sample.
 #[derive(Debug)]
 struct DelaySample {
     at: Duration,

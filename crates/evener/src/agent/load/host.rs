@@ -175,7 +175,6 @@ fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Reads all counters.
 pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters {
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));

@@ -60,7 +60,6 @@ impl RetryDelay {
 /// Measures and answers until dropped.
 pub(super) struct LoadExporter {
     settings: LoadSettings,
-    /// Last measurement.
     load: Arc<watch::Sender<Load>>,
     /// Queries of groups' directors.
     queries: Arc<QueryAccess>,

@@ -22,7 +22,6 @@ pub(super) struct ControlAddress {
     listen: Option<AgentListen>,
     /// TLS identity of the member.
     tls: Option<Tls>,
-    /// The open listener.
     open: Option<(SocketAddr, JoinHandle<()>)>,
 }
 

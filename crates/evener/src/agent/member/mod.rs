@@ -148,7 +148,6 @@ impl MemberTask {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Runs until ended.
     async fn run(mut self, mut ended: oneshot::Receiver<bool>) {
         let mut query_watch = self.queries.watch();
         self.show();

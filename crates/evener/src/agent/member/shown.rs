@@ -21,7 +21,6 @@ pub(in crate::agent) struct MembershipView {
     pub(in crate::agent) member: bool,
     /// True if the membership works without a problem.
     pub(in crate::agent) is_well: bool,
-    /// State in words.
     pub(in crate::agent) state: String,
 }
 

@@ -33,7 +33,6 @@ use super::section::{Complaint, Section};
 use super::unwritten::DefaultedPolicies;
 use super::{addresses, values};
 
-/// DNS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsConfig {
     /// Addresses to listen on, by UDP and TCP.

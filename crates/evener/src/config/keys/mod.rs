@@ -19,7 +19,6 @@ pub(super) enum KeyConsumer {
     Packets = 1,
     /// A service with method `redirect`.
     Redirect = 2,
-    /// A balanced name.
     Names = 4,
 }
 

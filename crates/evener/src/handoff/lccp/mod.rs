@@ -69,7 +69,6 @@ struct LccpState {
     counts: HandoffCounts,
 }
 
-/// Counters of actions.
 #[derive(Default)]
 struct HandoffCounts {
     /// Handoffs acknowledged by a server.
@@ -78,9 +77,7 @@ struct HandoffCounts {
     not_restored: AtomicU64,
     /// Handoffs that a server did not answer in time.
     unanswered: AtomicU64,
-    /// Handoffs accepted here.
     taken: AtomicU64,
-    /// Handoffs refused here.
     handoffs_refused: AtomicU64,
     /// Releases requested from a server.
     release_requested: AtomicU64,
@@ -89,7 +86,6 @@ struct HandoffCounts {
     /// Releases that a server refused because the connection was busy. The director repeats these
     /// requests.
     release_busy: AtomicU64,
-    /// Connections released here.
     grant: AtomicU64,
     /// Queries to the dispatcher.
     requested: AtomicU64,
@@ -304,7 +300,6 @@ impl LccpState {
         }
     }
 
-    /// Answers a message.
     fn answer(&self, way: AddressPair, message: &LccpMessage, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
         let LccpTask { keys, listeners, sessions, .. } = &mut *talk;

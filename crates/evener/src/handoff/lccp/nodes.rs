@@ -13,9 +13,7 @@ use crate::io::network::Network;
 pub(crate) enum NodeRole {
     /// Holds clients' connections and hands them off.
     Director,
-    /// Accepts handed-off connections.
     Server,
-    /// Both.
     Host,
 }
 

@@ -30,7 +30,6 @@ const LOOKS_MS: [u64; 12] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 /// Maximum segment size including options that any stack accepts, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
 
-/// Acceptor of handoffs.
 pub(super) struct HandoffReceiver {
     /// Socket that injects packets into this host's stack.
     stack: LinkSocket,

@@ -27,7 +27,6 @@ pub(super) enum LocationKind {
 }
 
 impl LocationMatch {
-    /// Matches all requests.
     pub(super) fn all() -> LocationMatch {
         LocationMatch { paths: vec![None], rank: (LocationKind::Prefix, Reverse(0)) }
     }

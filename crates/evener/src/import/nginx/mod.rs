@@ -26,7 +26,6 @@ const WORDING: Wording = Wording {
 struct Context<'t> {
     statements: Vec<&'t Statement>,
     upstreams: BTreeMap<String, &'t Statement>,
-    /// Pools by number.
     pools: BTreeMap<usize, DraftPool>,
     /// Numbers of pools, by upstream name or address, and port.
     numbers: BTreeMap<String, usize>,

@@ -22,19 +22,15 @@ const NLMSG_ERROR: u16 = 2;
 const INET_DIAG_INFO: u16 = 2;
 /// Offset of `tcpi_bytes_received` in `struct tcp_info` of linux/tcp.h.
 const BYTES_RECEIVED: usize = 128;
-/// From linux/netlink.h.
 const NLA_TYPE_MASK: u16 = 0x3fff;
-/// Matches any socket.
 const NO_COOKIE: [u32; 2] = [u32::MAX; 2];
 /// Timeout. The kernel answers at once, or not at all.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Buffer size, longer than the kernel's answer.
 const ANSWER_BYTES: usize = 4_096;
-/// States of net/tcp_states.h.
 const LISTEN: u8 = 10;
 const TCP_STATES_OPEN: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
-/// `struct inet_diag_sockid`.
 #[derive(Clone, Copy, IntoBytes, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiagSocketId {
@@ -80,7 +76,6 @@ struct DiagMessage {
     numbers: [u32; 5],
 }
 
-/// `struct rtattr`.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Attribute {

@@ -15,7 +15,6 @@ use super::{
 };
 use crate::runtime::slots_by_source::{ClientSource, source};
 
-/// From linux/netlink.h.
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;

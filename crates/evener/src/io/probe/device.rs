@@ -46,7 +46,6 @@ pub(super) struct Egress<'a> {
     failure: Option<Failure>,
 }
 
-/// A received packet.
 pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {

@@ -221,7 +221,6 @@ struct IcmpEcho {
     receiver: Socket,
     path: SizePath,
     tunnel: Option<ProbeTunnel>,
-    /// Address that answers.
     to: Ipv4Addr,
     identifier: u16,
 }

@@ -27,7 +27,6 @@ pub(super) enum PacketAction {
     Send,
     /// Answer with this packet, without the server.
     Answer(Vec<u8>),
-    /// Drop the packet.
     Swallow,
 }
 

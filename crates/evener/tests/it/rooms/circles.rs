@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A source file.
 struct Module {
     /// Paths in the code: all imports, and every other text with a `::`.
     paths: BTreeSet<String>,

@@ -49,7 +49,6 @@ pub(in crate::bench) struct Outcome {
 /// Results of both variants; the first line is without handoff.
 #[derive(Debug, Serialize)]
 struct Comparison {
-    /// Connections per second.
     connections: [Line; 2],
     /// Megabits per second received by clients, counted on the wire, because one long reply at the
     /// end would distort the number of connections.

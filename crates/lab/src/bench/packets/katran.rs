@@ -21,7 +21,6 @@ pub(super) const KNOWN: &str = "19f08fec82fb7b5fb14d935a80057bdc0897c8de";
 const BALANCER: &str = "katran/lib/bpf/balancer.bpf.c";
 /// Folders of Katran's source that the balancer needs.
 const PARTS: [&str; 2] = ["katran/lib/bpf", "katran/lib/linux_includes"];
-/// Constants of `katran/lib/bpf/balancer_consts.h`.
 const VIPS_MAX: u32 = 512;
 const RING_SIZE: u32 = 65_537;
 /// Indexes of Katran's counters, behind those of VIPs.
@@ -213,7 +212,6 @@ fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()>
     programs.fill("lru_mapping", [(number(cpu), flows.as_fd().as_raw_fd().to_ne_bytes().to_vec())])
 }
 
-/// Katran's counters.
 pub(super) struct Counted {
     pub(super) forwarded: u64,
     pub(super) passed: u64,

@@ -41,7 +41,6 @@ impl Flows {
 /// Result of a run.
 #[derive(Debug)]
 pub(super) struct Ran {
-    /// Nanoseconds per packet.
     pub(super) each: u64,
     /// Verdict on the last packet, and resulting frame.
     pub(super) verdict: u32,

@@ -88,7 +88,6 @@ enum Doing {
 struct Counts {
     forwarded: Option<u64>,
     passed: Option<u64>,
-    /// New sessions.
     started: Option<u64>,
     /// Packets whose session was missing or found no room.
     unexpected: Option<u64>,

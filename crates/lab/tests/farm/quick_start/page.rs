@@ -29,7 +29,6 @@ const PLACES: [(&str, Place); 8] = [
     ("On a client", Place::Client),
 ];
 
-/// A shell command.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) place: Place,
