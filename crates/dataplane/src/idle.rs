@@ -1,5 +1,5 @@
-//! Engine that processes no packets, for a daemon whose file has no service. It needs no
-//! privileges.
+//! Engine that processes no packets, for a daemon whose file has no service that forwards packets.
+//! It needs no privileges.
 
 use std::io;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ struct EmptyMemory {
 }
 
 impl IdleEngine {
-    /// Returns an engine. `seed` is the hash seed that every engine has.
+    /// Returns an engine. `seed` is only returned in the engine's memory; nothing is hashed.
     pub fn new(seed: Seed) -> IdleEngine {
         let memory = EmptyMemory {
             four: [Bucket4::default()],

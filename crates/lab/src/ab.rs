@@ -1,5 +1,5 @@
-//! Compares failures of ab(1) with handoff farms and with a single server. ab reuses its ports as
-//! soon as they are free.
+//! Compares how many requests of ab(1) fail through handoff farms and at a single server. ab reuses
+//! its ports as soon as they are free.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,9 +11,8 @@ use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
 
-/// Number of failures that a farm may have more than a single server, for the same number of
-/// requests.
-const MORE: u64 = 2;
+/// Tolerance: a farm may fail this many requests more than a single server.
+const TOLERANCE: u64 = 2;
 /// Requests of one run of ab: more than there are ports, so that ab reuses ports.
 const RUN: u64 = 30_000;
 const CONCURRENCY: &str = "42";
@@ -33,7 +32,7 @@ pub struct Broken {
 impl Broken {
     /// True if the farms have no more failures than a single server, within the tolerance.
     pub fn is_well(&self) -> bool {
-        self.director.max(self.every_host) <= self.alone + MORE
+        self.director.max(self.every_host) <= self.alone + TOLERANCE
     }
 }
 
@@ -65,8 +64,8 @@ pub fn run(requests: u64) -> Result<Broken> {
     Ok(Broken { requests, alone, director, every_host })
 }
 
-/// Returns the number of requests without a complete response. A run is as long as the timeout of a
-/// host's command allows; runs follow each other.
+/// Returns the number of requests that failed, got another status than 2xx, or were not completed.
+/// Sends them in consecutive runs, each of which ends within the timeout of [`Host::run`].
 fn broken(client: &Host, service: SocketAddr, requests: u64) -> Result<u64> {
     let runs = (0..requests).step_by(RUN as usize);
     runs.map(|done| broken_of_run(client, service, RUN.min(requests - done))).sum()

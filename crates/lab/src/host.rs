@@ -91,8 +91,8 @@ impl Host {
         self.netns.enter(work)
     }
 
-    /// Returns a command for this host. [`Host::enter`] has to start it, which needs one process
-    /// less than nsenter(1).
+    /// Returns a command for this host. Callers start it within [`Host::enter`], which needs one
+    /// process less than nsenter(1).
     fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(words.first().map_or(OsStr::new(""), AsRef::as_ref));
         command.args(words.iter().skip(1));

@@ -13,7 +13,7 @@ use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
 use evener_lab::mutants::{self, Wanted};
-use evener_lab::unit::{self, Unit};
+use evener_lab::unit_files::{self, Unit};
 use evener_lab::verify;
 use evener_sim as sim;
 
@@ -205,7 +205,7 @@ fn main() -> ExitCode {
             verify::print(&folders).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Unit { show, file, words } => Unit::read(&file)
-            .and_then(|unit| unit::exec_restricted(&unit, &show, &words))
+            .and_then(|unit| unit_files::exec_restricted(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),
     };
     match done {

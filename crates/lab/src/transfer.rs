@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::farm::Farm;
 use crate::host::Host;
 
-/// Timeout of a transfer in seconds. If every tenth packet is lost, one in three thousand
-/// connections loses its SYN or SYN-ACK five times in a row. Its handshake then takes 63 s (RFC
-/// 6298, section 5.5).
+/// Timeout of a transfer in seconds. If every tenth packet is lost, one in twenty thousand
+/// connections loses its SYN or SYN-ACK six times in a row. Its handshake then takes 63 s, if the
+/// timeout starts at 1 s and doubles (RFC 6298, section 5.5).
 const LIMIT_S: &str = "140";
 
 /// Uploads a file of `len` random bytes to one of the servers and downloads it from one of them,

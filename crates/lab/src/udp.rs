@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 
 use evener_core::net::wire::Mac;
 
-use crate::cut::{Datagram, Order};
 use crate::family::Family;
 use crate::farm::Farm;
+use crate::fragments::{Datagram, Order};
 use crate::host::Host;
 use crate::raw::Raw;
 use crate::wait;

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener_lab::cut::Order;
+use evener_lab::bare_hop::{Hop, Method};
 use evener_lab::evener::{self, Agent};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, Shape};
-use evener_lab::hop::{Hop, Method};
+use evener_lab::fragments::Order;
 use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::{dns, owner, skip, transfer, udp};

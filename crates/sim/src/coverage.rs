@@ -1,5 +1,5 @@
-//! Coverage of a run: promises that were checked in a relevant state, and inputs and outputs of
-//! directors.
+//! Coverage of a run: promises that were checked in a relevant state, inputs and outputs of
+//! directors, and rejected forgeries.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub const OUTPUTS: &[&str] = &[
     "send",
     "solicit",
 ];
-/// Counters of datagrams that are not reasons for a rejection.
+/// Datagram counters that don't count rejections.
 const NO_VERDICTS: [&str; 3] = ["sent", "hellos", "ended"];
 
 /// Counters of one run, shared by all clones.
@@ -76,16 +76,16 @@ impl Coverage {
         self.count(Topic::Promise, promise.name());
     }
 
-    pub(crate) fn told(&self, input: &Input) {
+    pub(crate) fn count_input(&self, input: &Input) {
         self.count(Topic::Input, name_of_input(input));
     }
 
-    pub(crate) fn ordered(&self, output: &Output) {
+    pub(crate) fn count_output(&self, output: &Output) {
         self.count(Topic::Output, name_of_output(output));
     }
 
-    /// Counts a forged datagram by the reason of its rejection.
-    pub(crate) fn forged(&self, verdict: &'static str) {
+    /// Counts a forged datagram by the reason of its rejection. Accepted ones are not counted.
+    pub(crate) fn count_forgery(&self, verdict: &'static str) {
         if !NO_VERDICTS.contains(&verdict) {
             self.count(Topic::Forgery, verdict);
         }

@@ -193,7 +193,7 @@ pub(crate) fn judge(world: &mut World, node: usize, input: Input) {
     world.tell(node, input);
     for (name, count) in &*world.nodes[node].shown.datagrams {
         if before.get(name) < Some(count) {
-            world.coverage.forged(name);
+            world.coverage.count_forgery(name);
         }
     }
 }

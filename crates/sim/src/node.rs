@@ -433,7 +433,7 @@ impl Node {
             now.ms -= 1;
         }
         let Some(director) = &mut self.director else { return Vec::new() };
-        self.coverage.told(&input);
+        self.coverage.count_input(&input);
         self.streaks.told(&input, &self.shown);
         director.handle(now, input);
         self.collect(now_ms)
@@ -449,7 +449,7 @@ impl Node {
             }
             let Some(director) = &mut self.director else { return orders };
             let output = director.poll_output();
-            output.iter().for_each(|output| self.coverage.ordered(output));
+            output.iter().for_each(|output| self.coverage.count_output(output));
             match output {
                 None => {
                     self.shown = Arc::clone(director.snapshot());
@@ -466,7 +466,7 @@ impl Node {
                     });
                     for slot in retired {
                         let released = Input::Released { slot };
-                        self.coverage.told(&released);
+                        self.coverage.count_input(&released);
                         director.handle(now, released);
                     }
                 }

@@ -15,13 +15,15 @@ const PERIODS: u64 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRanks {
     /// The file can't be read.
-    #[error("the file can't be read: {0}")]
+    #[error("failed to read the rank file: {0}")]
     Unread(String),
     /// The file ends within a line: it is being written, or its writer died.
-    #[error("the last line is incomplete")]
+    #[error(
+        "the rank file does not end with a newline, so it may be half written: write it to another file and rename that"
+    )]
     Cut,
     /// The file has no line for this name.
-    #[error("the file has no line for this name")]
+    #[error("the rank file has no line for this name")]
     Empty,
     #[error("line {0} is not `NAME ADDRESS RANK`")]
     Line(usize),
@@ -29,7 +31,7 @@ pub enum BadRanks {
     #[error("{0} is not a server of this name")]
     Stranger(IpAddr),
     /// An address that occurs twice.
-    #[error("{0} has two lines")]
+    #[error("address {0} is on two lines of this name: remove one of them")]
     Twice(IpAddr),
 }
 

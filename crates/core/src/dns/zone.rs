@@ -75,7 +75,9 @@ pub enum RecordError {
     #[error("{0} has addresses in the zone file and is a balanced name too: remove one of them")]
     Addresses(Name),
     /// A balanced name is below a delegation.
-    #[error("{0} belongs to {1}, which the zone file delegates")]
+    #[error(
+        "balanced name {0} can't be served here, because the zone file delegates {1} to other servers: remove its NS records or the name"
+    )]
     Delegated(Name, Name),
 }
 

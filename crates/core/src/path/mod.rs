@@ -3,8 +3,8 @@
 //! * steps of the path in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`],
 //!   [`select`], [`cookie`] and [`content`] · [`rewrite`]
 //! * input: [`tables`], and hashes with a [`seed`]
-//! * interfaces to the host and shared state: [`reply_hops`] · [`fragments`] · [`ports`] · [`lease`]
-//! * packets that are dropped or refused: [`reason`] · [`unmatched`] · [`guesses`]
+//! * interfaces to the host and shared state: [`reply_hops`], [`fragments`], [`ports`], [`lease`]
+//! * packets that are dropped or refused: [`reason`], [`unmatched`], [`guesses`]
 
 pub mod arrival;
 pub mod content;

@@ -28,7 +28,7 @@ pub(super) struct FrameContext<'a> {
     pub(super) loopback: u32,
     pub(super) now: u32,
     pub(super) watch: &'a TraceFilter,
-    pub(super) teller: &'a EventSender,
+    pub(super) event_sender: &'a EventSender,
     pub(super) moves: &'a RehandoffSlot,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn work<'f>(
     let before = TraceContext::of(around.watch, around.tables, &packet);
     let decision = decide(around.tables, around.memory, &mut packet, around.now);
     if let Some(before) = before {
-        around.teller.trace(around.watch, before, &decision, packet.frame());
+        around.event_sender.trace(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
         return tools.queue_fragment(&decision, packet.frame(), around);

@@ -106,7 +106,7 @@ impl PacketEngine {
         let routes = HostRoutes::open(ROUTES_MAX)
             .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
         let (store, running) = Store::open(&options)?;
-        let (teller, receiver) = trace::channel();
+        let (event_sender, receiver) = trace::channel();
         let common = Arc::new(WorkerShared {
             tables: ArcSwap::default(),
             withheld: ArcSwap::default(),
@@ -114,7 +114,7 @@ impl PacketEngine {
             fragments: FirstFragments::default(),
             routes,
             loopback,
-            teller,
+            event_sender,
             moves: RehandoffSlot::default(),
         });
         Ok(PacketEngine {
@@ -217,7 +217,7 @@ impl Engine for PacketEngine {
 
     fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()?;
-        self.common.teller.watch.store(Arc::new(watch.clone()));
+        self.common.event_sender.watch.store(Arc::new(watch.clone()));
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub(super) struct WorkerShared {
     pub(super) routes: HostRoutes,
     /// Loopback interface, on which frames are sent to the host's own stack.
     pub(super) loopback: u32,
-    pub(super) teller: EventSender,
+    pub(super) event_sender: EventSender,
     pub(super) moves: RehandoffSlot,
 }
 
@@ -143,7 +143,8 @@ impl Worker {
     /// Processes the received frames, at most a batch. Returns the number of frames.
     fn batch(&mut self, bench: &mut WorkerBuffers) -> usize {
         let common = &*self.common;
-        let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
+        let (tables, memory, watch) =
+            (common.tables.load(), common.memory(), common.event_sender.watch.load());
         let withheld = common.withheld.load();
         let around = FrameContext {
             tables: &tables,
@@ -154,7 +155,7 @@ impl Worker {
             loopback: common.loopback,
             now: now_ticks(),
             watch: &watch,
-            teller: &common.teller,
+            event_sender: &common.event_sender,
             moves: &common.moves,
         };
         let WorkerBuffers { outbox, tools, large, looked } = bench;

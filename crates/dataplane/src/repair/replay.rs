@@ -1,4 +1,5 @@
-//! Builds the client's segments again, for a server whose kernel creates the socket from them.
+//! Builds the client's segments again from a saved connection. The new server's kernel creates the
+//! socket when it receives the first of them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -20,11 +21,12 @@ const HOPS: u8 = 64;
 const PACKET_MAX: usize = 65_535;
 
 /// Returns the client's segments as IP packets, from the first byte of `unread` on. Each has at
-/// most `mss` bytes of data and options. Returns no packets if `unread` is empty.
+/// most `mss` bytes of data and options, and at least one byte of data. Returns no packets if
+/// `unread` is empty.
 ///
-/// The packets equal those of the client except for the timestamp. The client's clock is unknown
-/// here, so the timestamp is zero: the kernel takes zero for no timestamp, and later values don't
-/// contradict zero (RFC 7323, section 5.3). The echoed timestamp is the service's clock at the time
+/// The packets have the client's addresses, ports, sequence numbers and data. The client's clock is
+/// unknown here, so the timestamp is zero: Linux takes a zero TS.Recent as unset, so PAWS rejects
+/// no later value (RFC 7323, section 5.3). The echoed timestamp is the service's clock at the time
 /// of saving, so that the server's clock can continue from it.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);
@@ -64,8 +66,8 @@ fn options(saved: &Saved) -> Vec<u8> {
     saved.terms.timestamp.map(time).unwrap_or_default()
 }
 
-/// Returns a TCP header of the client with a zero checksum. `data_offset` holds 32-bit words in its
-/// upper four bits: four times the number of bytes.
+/// Returns a TCP header of the client with a zero checksum. The upper four bits of `data_offset`
+/// are the header's length in 32-bit words, so the field is four times the number of bytes.
 fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
     let scale = saved.terms.window_scales.map_or(0, |(send, _)| send);
     let window = saved.window.send.checked_shr(scale.into()).unwrap_or_default();
@@ -82,7 +84,7 @@ fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
     }
 }
 
-/// Returns the segment in an IP packet from the client, with both checksums.
+/// Returns the segment in an IP packet from the client, with its checksums.
 fn packet(client: SocketAddr, service: SocketAddr, mut segment: Vec<u8>) -> Vec<u8> {
     let (src, dst) = (client.ip(), service.ip());
     let sum = checksum::pseudo_header(src, dst, protocol::TCP, segment.len());

@@ -11,13 +11,13 @@ use super::{RepairError, Saved};
 use crate::link::{option, set_option};
 
 /// Restores a saved connection into a socket of this host, which must have the service address. The
-/// kernel sends only bytes that were never sent. The socket is blocking and has no options of the
-/// old one except SO_REUSEADDR.
+/// kernel at first sends only bytes that were never sent. The socket is blocking. TCP options are
+/// restored, and socket options are not, except for SO_REUSEADDR, which is always set.
 ///
 /// # Errors
 /// Fails without CAP_NET_ADMIN, if the host lacks the address or a route to the client, or if it
-/// already has this connection. The client has noticed nothing, so the connection can be restored
-/// on another host.
+/// already has this connection. Unless the sending of unsent bytes failed midway, the client has
+/// noticed nothing, and the connection can be restored on another host.
 pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     let socket = Socket::new(Domain::for_address(saved.client), Type::STREAM, Some(Protocol::TCP))
         .map_err(RepairError::system("a socket"))?;
@@ -42,8 +42,8 @@ pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
 fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
     let fd = socket.as_fd();
     let first = |next: u32, queued: &[u8]| next.wrapping_sub(queued.len() as u32);
-    // IP_FREEBIND, because the address may be added just now. No SO_REUSEADDR: it would prevent the
-    // sharing of the port in repair mode.
+    // IP_FREEBIND, because the address may be added just now. No SO_REUSEADDR
+    // yet: it would replace SK_FORCE_REUSE, which TCP_REPAIR sets and which shares the port.
     let freebind = if saved.service.is_ipv4() { Socket::set_freebind_v4 } else { Socket::set_freebind_v6 };
     freebind(socket, true).map_err(RepairError::system("IP_FREEBIND"))?;
     options::set_mss(fd, saved.terms.mss)?;
@@ -68,7 +68,7 @@ fn refill(socket: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> Result<(), Repa
     write(socket, bytes)
 }
 
-/// Writes to the selected queue, or to the client. Each call accepts at most one kernel buffer.
+/// Writes to the selected queue, or to the client. Each send(2) may take only a part of the bytes.
 fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
     while !bytes.is_empty() {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

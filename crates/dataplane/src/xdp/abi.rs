@@ -1,5 +1,5 @@
-//! Types of `bpf/abi.h`, generated from the compiler's BTF, and the conversion of core's values to
-//! their bytes.
+//! Types of `bpf/abi.h`, generated from the compiler's BTF, and conversions between core's values
+//! and their bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -47,11 +47,11 @@ pub(super) use endpoints::{
 };
 pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
-    HANDOFF_WORDS, HandoffKeys, generation_of, handoff, handoff_of, route_entry, route_key,
+    HANDOFF_WORDS, HandoffState, generation_of, handoff, handoff_of, route_entry, route_key,
 };
 pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
 
-/// Indexes of a VIP's idle times.
+/// Number of a VIP's idle times. The next two are indexes of them.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
 const IDLE_STEP: usize = h::IDLE_STEP as usize;
@@ -162,7 +162,7 @@ const _: () = {
     assert!(h::SCORE_UNIT == SCORE_UNIT);
 };
 
-/// Returns a C struct without padding as map bytes.
+/// Returns the bytes of a C struct for a map. The struct must have no padding.
 fn bytes<T: Copy, const N: usize>(value: &T) -> [u8; N] {
     const { assert!(size_of::<T>() == N) };
     // SAFETY: the sizes are equal, and callers pass only structs of integers without padding.
@@ -176,7 +176,7 @@ fn ip(address: IpAddr) -> c::ip {
         IpAddr::V4(address) => octets[..4].copy_from_slice(&address.octets()),
         IpAddr::V6(address) => octets = address.octets(),
     }
-    // SAFETY: sixteen bytes each, for which any bits are valid.
+    // SAFETY: both types have sixteen bytes, and any bits are a valid `c::ip`.
     unsafe { std::mem::transmute(octets) }
 }
 
@@ -218,13 +218,13 @@ pub(super) fn vip_bits(key: &VipKey) -> u64 {
     u64::from_ne_bytes(bytes(&vip_key(key)))
 }
 
-/// Returns the index at which a multiplier places a key in its half of a table: VIPs with
-/// [`VIP_PLACES`] entries, peers with [`PEER_PLACES`].
+/// Returns a key's index in one half of a table, hashed with that half's multiplier. `PLACES` is
+/// the length of a half: [`VIP_PLACES`] or [`PEER_PLACES`].
 pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize {
     (bits.wrapping_mul(multiplier) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
 
-/// Returns the half of the table that a multiplier belongs to, which is one of its bits.
+/// Returns the half (0 or 1) that a multiplier belongs to: its bit of value `PLACES`.
 pub(super) const fn half_of<const PLACES: usize>(multiplier: u64) -> usize {
     ((multiplier / PLACES as u64) & 1) as usize
 }
@@ -356,15 +356,15 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
 
 /// Reverses [`words`]; `None` if the length is wrong.
 fn from_words<T: Copy>(words: &[u64]) -> Option<T> {
-    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
-    // value.
+    // SAFETY: the slice has the size of a `T`, and the structs read here consist of integers, for
+    // which any bits are a value.
     (size_of_val(words) == size_of::<T>()).then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
 }
 
 /// Reverses [`bytes`]; `None` if the length is wrong.
 fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
-    // value.
+    // SAFETY: the slice has the size of a `T`, and the structs read here consist of integers, for
+    // which any bits are a value.
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
@@ -372,7 +372,7 @@ pub(super) fn interface(ifindex: u32, mac: Mac) -> [u64; INTERFACE_WORDS] {
     words(&c::interface { mac: mac.0, pad: 0, ifindex, pad2: 0 })
 }
 
-/// Returns a C struct without padding as words of shared memory.
+/// Returns the words of a C struct for shared memory. The struct must have no padding.
 fn words<T: Copy, const N: usize>(value: &T) -> [u64; N] {
     const { assert!(size_of::<T>() == N * 8) };
     // SAFETY: as for `bytes`; any bits are a word.
@@ -402,7 +402,7 @@ pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
     let mut hash = ring.previous.iter().take(tables::HASH_SLOTS);
     std::iter::repeat_with(move || {
         let slots = [(); 4].map(|()| hash.next().copied().unwrap_or_default());
-        // SAFETY: eight bytes each, for which any bits are valid.
+        // SAFETY: both types have eight bytes, and any bits are a valid word.
         unsafe { std::mem::transmute::<[u16; 4], u64>(slots) }
     })
     .take(PREVIOUS_WORDS)
@@ -490,7 +490,7 @@ pub(crate) const SERVER_FLAGS_WORD: usize = 1;
 
 /// True if two values of the flags word have the same forwarding method, or if one has no server.
 pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
-    // The flags are the two bytes before the word's last two bytes in memory.
+    // In memory, bytes 4 and 5 of the word are the flags, and bytes 6 and 7 the weight.
     let flags = |word: u64| {
         let [.., first, second, _, _] = word.to_ne_bytes();
         u16::from_ne_bytes([first, second])
@@ -533,12 +533,13 @@ pub(super) struct PuntedFrame<'r> {
     pub(super) ifindex: u32,
     /// Reason why the frame is held.
     pub(super) reason: Reason,
-    /// Slot of the server that owns the moving connection.
+    /// Slot of the server that has the connection, if it is being handed on.
     pub(super) server: u16,
     pub(super) frame: &'r [u8],
 }
 
-/// Decodes a record of `held`; `None` for a reason that this version does not know.
+/// Decodes a record of `held`; `None` if it is truncated or has a reason that this version does
+/// not know.
 pub(super) fn held_of(record: &[u8]) -> Option<PuntedFrame<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
     let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };

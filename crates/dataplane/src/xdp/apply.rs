@@ -11,7 +11,7 @@ use evener_core::path::select::Score;
 use evener_core::path::tables::{Delta, Ring, ServerEntry, Tables};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi::{self, HandoffKeys};
+use super::abi::{self, HandoffState};
 use super::content_routes::Current;
 use super::program::{Program, refused};
 use crate::EngineError;
@@ -31,10 +31,10 @@ struct Staged {
 
 impl Staged {
     /// Handoff state of the VIPs of this service.
-    fn in_force(&self, service: u16) -> HandoffKeys {
+    fn in_force(&self, service: u16) -> HandoffState {
         let halves = self.halves.iter().filter(|(_, half)| **half == 1);
         let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
-        HandoffKeys {
+        HandoffState {
             generation: self.routes.get(&service).map_or(0, |(generation, _)| *generation),
             ring_halves,
         }
@@ -175,7 +175,7 @@ impl Program {
             None => self.delete(map, &key),
         });
         if let Err(error) = back {
-            tracing::warn!(%error, "failed to undo a partial change; the next change starts from the kernel's state");
+            tracing::warn!(%error, "a change of the kernel's maps failed halfway and could not be undone: parts of it are in force until the next change succeeds (`evener reload` makes one)");
             let endpoints = self.held_endpoints();
             Arc::make_mut(&mut self.tables).endpoints = endpoints;
             self.is_stale = true;

@@ -8,7 +8,7 @@ use evener_core::path::tables::Tables;
 use libbpf_rs::OpenObject;
 
 use super::attach::Hook;
-use super::program::{Program, TableSizes, refused};
+use super::program::{DataPlaneOptions, Program, refused};
 use crate::{Counters, EngineError};
 
 /// Hash key. Any value with mixed bits is suitable.
@@ -21,8 +21,13 @@ const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 /// Fails if privileges are missing or the kernel refuses the program.
 pub fn try_load(hook: Hook) -> Result<(), EngineError> {
     super::lift_memlock();
-    let size =
-        TableSizes { sessions_max: 2, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
+    let size = DataPlaneOptions {
+        sessions_max: 2,
+        sessions6_max: 2,
+        seed: SEED,
+        ring_seed: None,
+        clock_is_given: false,
+    };
     Program::load(size, None)?.deciding(hook).map(drop)
 }
 
@@ -36,8 +41,13 @@ impl DetachedProgram {
     /// See [`super::XdpEngine::start`].
     pub fn new(sessions_max: usize, tables: &Arc<Tables>) -> Result<DetachedProgram, EngineError> {
         super::lift_memlock();
-        let size =
-            TableSizes { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
+        let size = DataPlaneOptions {
+            sessions_max,
+            sessions6_max: 2,
+            seed: SEED,
+            ring_seed: None,
+            clock_is_given: false,
+        };
         let mut program = Program::load(size, None)?;
         program.apply(tables)?;
         Ok(DetachedProgram(program))

@@ -42,7 +42,7 @@ use crate::requirements::TRAFFIC_CONTROL;
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use attach::Link;
 use fib_epoch::FibEpoch;
-use program::{Program, TableSizes};
+use program::{DataPlaneOptions, Program};
 use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
@@ -116,7 +116,7 @@ impl XdpEngine {
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
         let Options { sessions_max, sessions6_max, seed, ring_seed, .. } = options;
-        let size = TableSizes { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
+        let size = DataPlaneOptions { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
         let mut program = Program::load(size, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
@@ -324,7 +324,7 @@ impl XdpEngine {
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
     let (seed, clock_is_given) = (Seed(0, 0), false);
-    let size = TableSizes { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
+    let size = DataPlaneOptions { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))

@@ -37,8 +37,8 @@ const DIRECTOR: &str = "director";
 /// Object with the TC program.
 const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
-/// Maximum number of destinations in the route cache of user space, which serves only queued
-/// packets.
+/// Maximum number of destinations in the route cache of user space, which is used only for packets
+/// from `held`.
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and internal maps do not.
@@ -88,17 +88,18 @@ pub(super) const PINNED: [&str; 43] = [
     "reasons",
 ];
 
-/// Map added in version 16. Tables of the previous version are adopted as fully in use.
+/// Map added in ABI version 16. Session tables of version 15 lack it, and are adopted with all
+/// buckets in use.
 pub(super) const EXTENTS: &str = "extents";
 
 /// Sizes and keys of a new data plane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TableSizes {
+pub(super) struct DataPlaneOptions {
     pub(super) sessions_max: usize,
     pub(super) sessions6_max: usize,
     pub(super) seed: Seed,
-    /// Key of the hash tables, also for an adopted data plane. `None` uses `seed`, or the seed in
-    /// force.
+    /// Key of the hash tables, also for an adopted data plane. `None` means the seed of the
+    /// sessions: `seed` for a new data plane, and the pinned one for an adopted one.
     pub(super) ring_seed: Option<Seed>,
     /// True if a test sets the clock.
     pub(super) clock_is_given: bool,
@@ -167,7 +168,7 @@ fn may_load() -> bool {
 
 impl Program {
     /// Loads the programs, with the maps pinned in `adopt` or with new maps.
-    pub(super) fn load(size: TableSizes, adopt: Option<&Path>) -> Result<Self, EngineError> {
+    pub(super) fn load(size: DataPlaneOptions, adopt: Option<&Path>) -> Result<Self, EngineError> {
         let mut settings = match adopt {
             Some(dir) => pinned_settings(dir)?,
             None => Settings {

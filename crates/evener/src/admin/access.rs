@@ -1,6 +1,7 @@
 //! Access over TCP. A web page must not reach the farm through a permitted user's browser (DNS
-//! rebinding), so each request must name this host. Clients of an address that is not loopback need
-//! a token.
+//! rebinding), so each request must name this host. An address that is not loopback, or has a token
+//! file or client certificates, requires a token or a certificate, except for health and the
+//! dashboard's files.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,9 +59,9 @@ pub(super) struct Caller {
 /// Access rules of the TCP address.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// Names of this host in requests, besides its addresses, in lower case.
+    /// Further names and addresses by which requests may name this host, in lower case.
     hosts: Vec<String>,
-    /// True if a token is required.
+    /// True if a token or a certificate is required.
     closed: bool,
     tokens: Option<FreshFile<Tokens, TokenError>>,
     /// Roles of clients' certificates.
@@ -153,7 +154,7 @@ impl Access {
         }
     }
 
-    /// Returns the sender of a request, by its token.
+    /// Returns the sender of a request, by its certificate or token.
     async fn judge_token(&self, sent: &Credentials, from: IpAddr) -> Result<Caller, ApiError> {
         let caller =
             |role, by: &str| Caller { author: Author { by: by.to_owned(), from: from.to_string() }, role };
@@ -267,7 +268,8 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME.as_bytes()).then(|| token.trim_ascii())
 }
 
-/// Forwards requests of authenticated senders, with their [`Caller`].
+/// Forwards requests of authenticated senders, with their [`Caller`]. Requests to groups pass
+/// without one, since the group authenticates them.
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     Extension(OwnAddress(reached)): Extension<OwnAddress>,
@@ -329,7 +331,7 @@ pub(super) async fn name_user(
     next.run(request).await
 }
 
-/// Forwards requests if the caller's role suffices for the path.
+/// Refuses requests whose caller's role is too low for the path and method.
 pub(super) async fn authorize(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = match request.method() {

@@ -33,9 +33,9 @@ use crate::views::{self, ViewSource};
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a reload.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
-/// Timeout of a healthy daemon's response.
+/// Time within which the control loop of a healthy daemon replies.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum length of a body that the request doesn't need, in bytes.
+/// Maximum length of a request body that the route ignores, in bytes.
 const BODY_BYTES: usize = 4 * 1024;
 /// Maximum number of sessions in a response on the TCP port, to bound the daemon's memory.
 const SESSIONS_READ_ONLY: usize = 10_000;

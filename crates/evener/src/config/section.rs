@@ -279,10 +279,18 @@ impl<'d> Section<'d> {
         match read(value.get_ref()) {
             Ok(read) => Some(Spanned::new(value.span(), read)),
             Err(Complaint { problem, help }) => {
+                let plural = value.get_ref().as_array().and_then(|_| self.plural(called));
+                let help = plural.map_or(help, |key| format!("write {} = [...] for several", key.name));
                 self.problem(Problem::new(value.span(), format!("{called} {problem}"), help));
                 None
             }
         }
+    }
+
+    /// Returns the key for several values of a key, such as `addresses` for `address`.
+    fn plural(&self, called: &str) -> Option<&'static ConfigKey> {
+        let name = called.trim_matches('`');
+        ["es", "s"].iter().find_map(|ending| self.key(&format!("{name}{ending}")))
     }
 
     fn child(

@@ -1,4 +1,4 @@
-//! Data of record types that the library can't parse in their own form. They are converted to `\#
+//! Converts data of record types whose presentation format the crate `domain` can't parse to `\#
 //! LENGTH HEX` (RFC 3597, section 5).
 
 use std::fmt::Write as _;
@@ -17,11 +17,11 @@ enum Field {
     U16,
     U32,
     Name,
-    /// Text of up to 255 bytes, after its length.
+    /// Character string: one byte of length, then up to 255 bytes (RFC 1035, section 3.3).
     Text,
     /// All remaining words, each as [`Field::Text`].
     Texts,
-    /// All remaining words as one text, without its length.
+    /// One word as its bytes, without a length.
     Bytes,
     Hex,
     Base64,
@@ -32,8 +32,9 @@ enum Field {
     Locator,
     /// Record types, as in NSEC.
     Types,
-    /// Types and algorithms of certificates, by number or name (RFC 4398).
+    /// Type of a certificate, by number or name (RFC 4398).
     CertificateKind,
+    /// DNSSEC algorithm, by number or name.
     Algorithm,
     Location,
     Prefixes,
@@ -297,7 +298,8 @@ impl<'w> DataWriter<'w> {
         Ok(())
     }
 
-    /// Parses an angle in thousandths of a second, offset by 2^31.
+    /// Parses degrees, minutes, seconds and a direction. Returns thousandths of an arc second plus
+    /// 2^31.
     fn angle(&mut self, signs: [char; 2], most: u32) -> Result<u32, String> {
         let mut thousandths = 0_u32;
         for unit in [3_600_000_u32, 60_000, 1_000] {

@@ -246,7 +246,7 @@ async fn listen(listener: TcpListener, front: Arc<Frontend>, clients: Arc<Client
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
-            return tracing::error!(%error, service = front.name, "a thread failed to listen for clients");
+            return tracing::error!(%error, service = front.name, "one of the threads failed to accept clients; the others still do");
         }
     };
     let next = || async {

@@ -76,7 +76,7 @@ enum DenialReason {
     Closed,
     #[error("LOAD-QUERY is for members, and this is the director")]
     Director,
-    #[error("unknown message")]
+    #[error("unknown method: a group answers GROUP-ADD, GROUP-EXIT, GROUP-QUERY and LOAD-INFORM")]
     Verb,
     #[error("{0}")]
     Malformed(#[from] MessageError),

@@ -46,7 +46,9 @@ pub(crate) enum LockError {
         pid: Option<u32>,
     },
     /// The owner of the data plane can't be found.
-    #[error("failed to find the owner of this network namespace's data plane (needs CAP_NET_RAW): {0}")]
+    #[error(
+        "failed to find out whether another evener runs in this network namespace (needs CAP_NET_RAW): {0}"
+    )]
     Unclaimed(io::Error),
     /// The file can't be used.
     #[error("failed to lock {path}: {source}")]

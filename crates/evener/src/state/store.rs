@@ -159,7 +159,7 @@ impl Store {
         if !entries.is_empty()
             && let Err(error) = self.log(entries)
         {
-            tracing::warn!("failed to write the audit log: {error}");
+            tracing::warn!("failed to record a change in the audit log: {error}");
         }
     }
 

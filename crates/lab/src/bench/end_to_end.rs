@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::Effort;
+use crate::bare_hop::{Hop, Method};
 use crate::evener::{self, Evener};
 use crate::farm::{Farm, WEB_PORT};
-use crate::hop::{Hop, Method};
 use crate::host::Host;
 use crate::load::Load;
 use crate::proxies::{HaProxy, NginxProxy};

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::plot::{self, Figure, Line};
 use super::{Effort, redirect};
-use crate::contest::{Contest, Sharing};
 use crate::evener::Evener;
 use crate::farm::Farm;
 use crate::host::Host;
 use crate::load::{Load, Report};
+use crate::policy_comparison::{Contest, Sharing};
 use crate::table::{Table, median, thousands};
 use crate::wait::LONG;
 

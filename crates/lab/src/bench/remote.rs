@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 
 use super::Effort;
 use super::end_to_end::{HOP, Outcome, PAGES, SERVERS, STRAIGHT, Way, measure, start};
+use crate::bare_hop::{Hop, Method};
 use crate::evener::{self, Agent};
 use crate::farm::{Builder, Farm};
-use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NftDnat};
 
 /// Baseline of nat: the same client and servers, and the director as a plain router.

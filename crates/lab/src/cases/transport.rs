@@ -1,4 +1,4 @@
-//! Encodes transports from words, and GUE.
+//! Encodes TCP, UDP and GUE headers from the words of a case.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -47,15 +47,16 @@ pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     Ok(segment)
 }
 
-/// Reads a number, `cookie` or `cookie+N`, relative to the cookie of the last SYN's answer.
+/// Reads a number, or `cookie` or `cookie+N`, where `cookie` is the sequence number of the last SYN
+/// cookie.
 fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Result<u32, Wrong> {
     let made = scene.world.cookie.map(|cookie| cookie.number);
     let cookie = fields.text(key).and_then(|text| of_cookie(text, made));
     cookie.unwrap_or_else(|| fields.number(key, right))
 }
 
-/// Reads `cookie` or `cookie+N`, where `made` is the cookie of the last SYN's answer; `None` for
-/// other texts.
+/// Reads `cookie` or `cookie+N`, where `made` is the value of `cookie`: the sequence number or the
+/// timestamp of the last SYN cookie. `None` for other texts.
 fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
     let more = text.strip_prefix("cookie")?;
     let more: Result<u32, Wrong> = match more.strip_prefix('+') {
@@ -68,7 +69,8 @@ fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
 }
 
 /// Reads options separated by commas: `mss:N`, `sack`, `ws:N`, `ts:N:N` (each N may be `cookie` or
-/// `cookie+N`), `nop`, `end`, and literal `xNN...`. The last word is padded with zeros.
+/// `cookie+N`), `nop`, `end`, and literal `xNN...`. The options are padded
+/// with zeros to a multiple of four bytes.
 fn options(list: &str, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     for item in list.split(',') {
@@ -126,7 +128,8 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
     Ok(datagram)
 }
 
-/// Reads a header of Generic UDP Encapsulation (draft-ietf-intarea-gue, section 3.1).
+/// Reads a header of Generic UDP Encapsulation (draft-ietf-intarea-gue, section 3.1) and the packet
+/// in it.
 fn gue(words: &mut Words<'_>, scene: &Scene<'_>, outer: Ends) -> Result<Vec<u8>, Wrong> {
     words.expect("gue")?;
     let fields = Fields::of(words, &["version", "control", "hlen", "proto", "flags", "mark"])?;
@@ -159,7 +162,7 @@ fn mark(outer: Ends, inner: &[u8], passed: ForwardCount) -> Vec<u8> {
     MARKER.mark(&mark::TunnelAddresses { outer: (outer.src, outer.dst), inner }, passed).to_vec()
 }
 
-/// Reads flags in tcpdump(8)'s letters; `.` alone for none.
+/// Reads flags by their letters in `FSRPAUEC`; `.` alone for none.
 fn flags(word: &str) -> Result<u8, Wrong> {
     const LETTERS: &str = "FSRPAUEC";
     let word = if word == "." { "" } else { word };

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::{LIMIT, program};
 use crate::host::Host;
 use crate::proc::Proc;
-use crate::unit;
+use crate::unit_files;
 
 /// Running agent. Dropping the value stops it.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Agent {
     /// Starts the agent with the restrictions of the shipped unit.
     pub fn start_in_unit(host: &Host, config: &str) -> Result<Agent> {
         let path = host.write("agent.toml", config)?;
-        let words = unit::words("evener-agent.service", &program()?.to_string_lossy(), &path)?;
+        let words = unit_files::words("evener-agent.service", &program()?.to_string_lossy(), &path)?;
         let agent = run(host, &words)?;
         Ok(Agent { host: host.clone(), words, agent })
     }

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::farm::{Arp, Farm, WEB_PORT};
 use crate::host::Host;
 use crate::proc::Proc;
-use crate::{unit, wait};
+use crate::{unit_files, wait};
 
 pub use admin::AdminSocket;
 pub use agent::Agent;
@@ -138,7 +138,7 @@ impl Evener {
     pub fn start_in_unit(host: &Host, config: &str) -> Result<Evener> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("evener.toml", config)?;
-        let words = unit::words("evener.service", &program, &config)?;
+        let words = unit_files::words("evener.service", &program, &config)?;
         let daemon = run(host, &words)?;
         Ok(Evener { host: host.clone(), program, config, words, daemon })
     }

@@ -196,6 +196,7 @@ pub mod inner {
 struct Counter(u32);
 
 impl Counter {
+    /// Doc.
     fn next(&mut self) -> u32 { self.0 += 1; self.0 }
 }
 

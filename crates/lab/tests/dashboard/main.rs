@@ -28,8 +28,8 @@ fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Resul
     browser.screenshot(&repository().join("docs/operating/img").join(name), width, height)
 }
 
-/// Checks that a page of 390 pixels, as wide as a telephone's, cuts nothing off. `name` is that of a
-/// picture below the target directory.
+/// Checks that a page of 390 pixels, as wide as a telephone's, cuts nothing off. `name` is that of
+/// a picture below the target directory.
 fn check_narrow(browser: &Browser, name: &str) -> Result<()> {
     let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     browser.screenshot(&picture, 390, 3000)?;

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_lab::cut::Order;
 use evener_lab::dns;
 use evener_lab::family::Family;
+use evener_lab::fragments::Order;
 use evener_lab::host::Host;
 use evener_lab::udp::{Client, Echo};
 use evener_lab::wait::LONG;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_lab::cases;
-use evener_lab::cut::Order;
 use evener_lab::family::Family;
+use evener_lab::fragments::Order;
 use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::udp::{Client, Echo};

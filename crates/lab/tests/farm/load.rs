@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
-use evener_lab::teller::{Teller, json};
+use evener_lab::report_server::{ReportServer, json};
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
@@ -37,8 +37,11 @@ fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
 
 fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let tellers: Vec<Teller> =
-        farm.servers().iter().map(|host| Teller::start(host, PORT, &cpu(0.2))).collect::<Result<_>>()?;
+    let report_servers: Vec<ReportServer> = farm
+        .servers()
+        .iter()
+        .map(|host| ReportServer::start(host, PORT, &cpu(0.2)))
+        .collect::<Result<_>>()?;
     let keys = "policy = \"utilisation\"\nreport_gain = 32\nreport = { interval = \"200ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
@@ -50,7 +53,7 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     assert_eq!(even, [6, 6], "equals have equal shares");
     drop(visits);
 
-    tellers[0].set_report(&cpu(0.9))?;
+    report_servers[0].set_report(&cpu(0.9))?;
     wait::until("web1 is spared", || Ok(evener.server("web1")?.effective_weight < 0.3))?;
     wait::until("connections are over", || Ok(evener.servers()?.iter().all(|server| server.sessions == 0)))?;
     // web1 has 4.5 times the load: about 4 of 22 connections, plus an occasional one for any load.
@@ -59,7 +62,7 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     ensure!(cause_of("web1")?.starts_with("reported 0.90"), "{}", cause_of("web1")?);
     drop(visits);
 
-    tellers[1].set_report(&json("{\"cpu\":-3}"))?;
+    report_servers[1].set_report(&json("{\"cpu\":-3}"))?;
     wait::until("an odd report is refused", || {
         let report = evener.server("web2")?.report.unwrap_or_default();
         Ok(report.refused.get("not_a_number").is_some_and(|count| *count > 0) && report.error.is_some())
@@ -70,21 +73,21 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
 
 fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let teller = Teller::start(farm.server(0), PORT, "up 50%\n")?;
+    let report_server = ReportServer::start(farm.server(0), PORT, "up 50%\n")?;
     let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = \"200ms\" }}\n");
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, &keys))?;
     evener.wait_for_servers(2, LONG)?;
     wait::until("web1 has half of its weight", || Ok(evener.server("web1")?.effective_weight == 0.5))?;
     assert_eq!(shares(&farm, 9)?, split([3, 6]));
 
-    teller.set_report("drain\n")?;
+    report_server.set_report("drain\n")?;
     evener.wait_for("web1 drains", LONG, |all| all[0].state == "draining")?;
     assert_eq!(evener.server("web1")?.reason.as_deref(), Some("drained by its own report"));
     assert_eq!(shares(&farm, 4)?, split([0, 4]));
 
-    teller.set_report("nonsense\n")?;
+    report_server.set_report("nonsense\n")?;
     assert_eq!(shares(&farm, 4)?, split([0, 4]));
-    teller.set_report("ready 100%\n")?;
+    report_server.set_report("ready 100%\n")?;
     evener.wait_for("web1 is back", LONG, |all| all[0].state == "up")?;
     assert_eq!(shares(&farm, 4)?, split([2, 2]));
     Ok(())

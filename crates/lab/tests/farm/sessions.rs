@@ -1,10 +1,10 @@
 //! Packets of a connection reach the same server.
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::again;
 use evener_lab::evener::{Evener, Explanation, Session};
 use evener_lab::family::Family;
 use evener_lab::farm::{Builder, Farm};
+use evener_lab::reused_ports;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
@@ -88,14 +88,14 @@ fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
     for (way, family) in [(Way::Nat, Family::V4), (Way::SourceNat, Family::V6)] {
         let stage = Plan::new(engine, way, family).stage(2)?;
         let client = stage.client();
-        let before = again::syns_sent_twice(client)?;
+        let before = reused_ports::syns_sent_twice(client)?;
         for use_ in 0..USES {
             let visit = Visit::open_from(client, 40_000, stage.service);
             let visit = visit.and_then(Visit::reset_behind_the_end);
             visit.with_context(|| format!("{way:?}, use {use_}"))?;
         }
         // A busy machine can delay some SYNs.
-        let twice = again::syns_sent_twice(client)? - before;
+        let twice = reused_ports::syns_sent_twice(client)? - before;
         ensure!(twice < USES / 2, "{way:?}: {twice} SYNs of {USES} connections were sent again");
     }
     Ok(())

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::again;
 use evener_lab::evener::left_on;
 use evener_lab::family::Family;
 use evener_lab::load::{Load, Running};
+use evener_lab::reused_ports;
 use evener_lab::transfer;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
@@ -278,5 +278,5 @@ fn stopped_it_leaves_nothing(engine: &str, way: Way) -> Result<()> {
 fn ports_are_used_again(engine: &str, way: Way) -> Result<()> {
     let farm = way.builder().servers(2).clients(2).build()?;
     let stage = Plan::new(engine, way, Family::V4).start(farm, "", file::ALWAYS_UP, &[1; 2])?;
-    again::ports_are_used_again(stage.farm.clients(), &[stage.service])
+    reused_ports::ports_are_used_again(stage.farm.clients(), &[stage.service])
 }

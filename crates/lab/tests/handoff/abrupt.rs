@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Result;
-use evener_lab::by_hand::{ByHand, End};
 use evener_lab::evener::{Handoff, Offer};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::handmade_tcp::{End, HandmadeTcp};
 use evener_lab::host::Host;
 use evener_lab::wait;
 
@@ -66,7 +66,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
     let runs = Runs::on(farm.servers())?;
     let health = "[service.health]\nkind = \"none\"\n".to_owned();
     let handoff = Handoff::start(farm, Offer { port: PORT, health, ..Offer::new(engine, 2, &[]) })?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let punted = || Ok::<u64, anyhow::Error>(handoff.evener.status()?.punted.values().sum());
     let mut calls = Vec::new();
     for family in Family::BOTH {

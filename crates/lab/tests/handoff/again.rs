@@ -1,12 +1,12 @@
 //! Client ports that are reused while a server holds the previous connection in TIME-WAIT.
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::again::{self, MET_AGAIN, PAUSE};
-use evener_lab::by_hand::ByHand;
 use evener_lab::evener::{Handoff, Offer, Plan, Team, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::handmade_tcp::HandmadeTcp;
 use evener_lab::load::Load;
+use evener_lab::reused_ports::{self, MET_AGAIN, PAUSE};
 
 use crate::{counted, farm};
 
@@ -34,9 +34,9 @@ fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
 fn ports_are_used_again(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let handoff = Handoff::start(farm, Offer::new(engine, 1, &[]))?;
-    again::wait_long_for_answers(handoff.farm.server(0))?;
+    reused_ports::wait_long_for_answers(handoff.farm.server(0))?;
     let services = Family::BOTH.map(|family| handoff.service(family));
-    again::ports_are_used_again(handoff.farm.clients(), &services)?;
+    reused_ports::ports_are_used_again(handoff.farm.clients(), &services)?;
     cleared(|reason| counted(handoff.farm.server(0), reason), 2 * 2 * MET_AGAIN)
 }
 
@@ -45,9 +45,9 @@ fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
     let keys = "method = \"handoff\"\npolicy = \"round-robin\"\n";
     let routes = route("path = \"/*\"", &["web1"]);
     let team = Team::start(farm, Plan { routes, ..Plan::new(engine, keys, 2) })?;
-    team.farm.servers().iter().try_for_each(again::wait_long_for_answers)?;
+    team.farm.servers().iter().try_for_each(reused_ports::wait_long_for_answers)?;
     let services = [0, 1].map(|host| (team.farm.own_vip(Family::V4, host), WEB_PORT).into());
-    again::ports_are_used_again(team.farm.clients(), &services)?;
+    reused_ports::ports_are_used_again(team.farm.clients(), &services)?;
     let tunnels = team.hosts[0].status()?.tunnels;
     cleared(|reason| Ok(tunnels.get(reason).copied().unwrap_or_default()), 2 * 2 * MET_AGAIN)
 }
@@ -80,7 +80,7 @@ fn an_acknowledgment_comes_behind_the_data(engine: &str) -> Result<()> {
     const SEGMENT_LEN: usize = 1_400;
     let farm = Farm::builder().bare().servers(1).build()?;
     let handoff = Handoff::start(farm, Offer::new(engine, 1, &[]))?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let requests = [1, 4, 20].map(|segments| {
         let body = vec![b'x'; (segments - 1) * SEGMENT_LEN];
         let head = format!(

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::by_hand::ByHand;
 use evener_lab::evener::{Agent, Evener, Offer, program, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::handmade_tcp::HandmadeTcp;
 use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::wait::{self, LONG};
@@ -118,7 +118,7 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
 /// director.
 fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
-    let hand = ByHand::on(&fronted.farm, fronted.client())?;
+    let hand = HandmadeTcp::on(&fronted.farm, fronted.client())?;
     for (port, family) in (0..).zip(Family::BOTH) {
         for (number, path) in (0..).zip(["/who", "/./who"]) {
             fronted.route_by(&[0])?;

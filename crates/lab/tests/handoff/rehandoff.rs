@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use evener_lab::by_hand::{ByHand, Call};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::handmade_tcp::{Call, HandmadeTcp};
 use evener_lab::host::Host;
 use evener_lab::transfer::there_and_back;
 use evener_lab::wait;
@@ -294,7 +294,7 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
 /// Damaged or forged segments neither move nor end a connection.
 fn what_others_say_moves_nothing(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     for (port, family) in (0..).zip(Family::BOTH) {
         let mut call = hand.call(port, handoff.service(family))?;
         let mut count = 0;

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::by_hand::{ByHand, Call, End, WINDOW};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::handmade_tcp::{Call, End, HandmadeTcp, WINDOW};
 use evener_lab::wait;
 use evener_lab::web::PATTERN;
 
@@ -58,7 +58,7 @@ fn reply(call: &mut Call) -> Result<Reply> {
 /// segment arrives before the first, and both are repeated.
 fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let mut port = 0;
     for family in Family::BOTH {
         for path in ["/upload/", "/upload/./"] {
@@ -91,7 +91,7 @@ fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
 /// A segment without data that belongs after the request arrives first.
 fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let mut port = 0;
     for family in Family::BOTH {
         for path in [DECIDED, PUNTED] {
@@ -121,7 +121,7 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
 /// window grows a little.
 fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let mut port = 0;
     for family in Family::BOTH {
         for path in ["/2k", "/./2k"] {
@@ -206,7 +206,7 @@ fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let keys = "timeouts = { half_closed = \"1s\", closing = \"1s\" }\n".to_owned();
     let handoff = Handoff::start(farm, Offer { keys, ..Offer::new(engine, 2, &routes()) })?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let mut calls = Vec::new();
     for family in Family::BOTH {
         for moment in Moment::ALL {
@@ -257,7 +257,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let offer = Offer { farm: "cookie_epoch = \"8s\"".to_owned(), ..Offer::new(engine, 2, &routes()) };
     let handoff = Handoff::start(farm, offer)?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let now = || -> Result<Duration> { Ok(SystemTime::now().duration_since(UNIX_EPOCH)?) };
     let epoch = || -> Result<u64> { Ok(now()?.as_secs() / 8) };
     // Shortly before the change.
@@ -295,7 +295,7 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
 /// once.
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let (first, second) = (get("x", PUNTED), get("x", DECIDED));
     for family in Family::BOTH {
         for number in 0..40 {
@@ -321,7 +321,7 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
 /// as if its acknowledgment were lost.
 fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[])?;
-    let hand = ByHand::on(&handoff.farm, handoff.client())?;
+    let hand = HandmadeTcp::on(&handoff.farm, handoff.client())?;
     let (first, second) = (get("x", DECIDED), get("x", DECIDED));
     let connections = |name: &str| Ok::<_, anyhow::Error>(handoff.evener.server(name)?.connections);
     for (number, family) in Family::BOTH.into_iter().cycle().take(8).enumerate() {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_lab::cut::Order;
 use evener_lab::dns;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::farm::Farm;
+use evener_lab::fragments::Order;
 use evener_lab::udp::{Client, Echo};
 use evener_lab::wait::LONG;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::again;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::late::{Late, LateRequests, silent};
+use evener_lab::reused_ports;
 use evener_lab::transfer;
 use evener_lab::visit::Visit;
 use evener_lab::wait;
@@ -209,5 +209,5 @@ fn ports_are_used_again_in_ip_packets(engine: &str) -> Result<()> {
 fn ports_are_used_again(engine: &str, keys: &str) -> Result<()> {
     let farm = Farm::builder().every_host(2).clients(2).build()?;
     let team = Team::start(farm, Plan::new(engine, keys, 2))?;
-    again::ports_are_used_again(team.farm.clients(), &[service(&team, 0), service(&team, 1)])
+    reused_ports::ports_are_used_again(team.farm.clients(), &[service(&team, 0), service(&team, 1)])
 }

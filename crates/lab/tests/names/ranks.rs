@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 use evener_lab::evener::Agent;
-use evener_lab::teller::{Teller, json};
+use evener_lab::report_server::{ReportServer, json};
 use evener_lab::wait;
 
 use crate::loads::{LOAD_PORT, shares, shown};
@@ -18,9 +18,9 @@ fn load(delay_seconds: f64, bottleneck_bps: f64, available_bps: f64) -> String {
     ))
 }
 
-fn tellers<const N: usize>(stage: &Stage, says: [String; N]) -> Result<Vec<Teller>> {
+fn report_servers<const N: usize>(stage: &Stage, says: [String; N]) -> Result<Vec<ReportServer>> {
     let servers = stage.farm.servers().iter().zip(says);
-    servers.map(|(host, says)| Teller::start(host, LOAD_PORT, &says)).collect()
+    servers.map(|(host, says)| ReportServer::start(host, LOAD_PORT, &says)).collect()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
         ranks.display(),
         states.display()
     );
-    let tellers = tellers(&stage, [load(0.0, 4e6, 4e6), load(0.0, 100e6, 60e6)])?;
+    let report_servers = report_servers(&stage, [load(0.0, 4e6, 4e6), load(0.0, 100e6, 60e6)])?;
     stage.evener.reload(&file(&stage.farm, &keys))?;
     let [slow, fast] = [stage.address(0), stage.address(1)];
     let best = |first: &str, second: &str| {
@@ -45,7 +45,7 @@ fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
     assert_eq!((&shown(&stage, 1)?["rank"], &shown(&stage, 1)?["available_bps"]), (&1.into(), &60e6.into()));
     assert_eq!(fs::read_to_string(&states)?, format!("{slow} => UP/5\n{fast} => UP/5\n"));
     // 160 Mbit/s with a delay of 61 s weighs less than 8 Mbit/s without delay.
-    tellers[1].set_report(&load(60.0, 100e6, 60e6))?;
+    report_servers[1].set_report(&load(60.0, 100e6, 60e6))?;
     best(&slow, &fast)?;
     assert!(stage.given(8)?.keys().eq([&slow]));
     stage.farm.set_healthy(0, false)?;
@@ -62,7 +62,7 @@ fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
 fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
     let unknown = json("{\"delay_seconds\":0,\"bottleneck_bps\":null,\"available_bps\":null}");
     let stage = Stage::start(2, &format!("{ASKED}rank = \"paper\"\n"))?;
-    let tellers = tellers(&stage, [load(0.2, 100e6, 60e6), unknown.clone()])?;
+    let report_servers = report_servers(&stage, [load(0.2, 100e6, 60e6), unknown.clone()])?;
     let [busy, idle] = [stage.address(0), stage.address(1)];
     let given =
         |address: &String| Ok(shown(&stage, 0)?["rank"].is_u64() && stage.given(4)?.keys().eq([address]));
@@ -71,13 +71,13 @@ fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
     wait::until("its path is unknown", is_unknown)?;
     wait::until("the idle one is given", || given(&idle))?;
     assert!(shown(&stage, 1)?["available_bps"].is_null(), "unknown, and not 0");
-    tellers[0].set_report(&load(0.0, 100e6, 60e6))?;
+    report_servers[0].set_report(&load(0.0, 100e6, 60e6))?;
     wait::until("the other is idle, too", || Ok(shown(&stage, 0)?["delay_seconds"] == 0.0))?;
     wait::until("of two alike the unknown one is given", || given(&idle))?;
-    tellers[1].set_report(&load(0.0, 4e6, 4e6))?;
+    report_servers[1].set_report(&load(0.0, 4e6, 4e6))?;
     wait::until("its path is known to be slow", || given(&busy))?;
     stage.evener.reload(&file(&stage.farm, ASKED))?;
-    tellers[1].set_report(&unknown)?;
+    report_servers[1].set_report(&unknown)?;
     wait::until("with the corrected rank both have half", || Ok(shares(&stage)? == [50, 50]))
 }
 
@@ -85,7 +85,7 @@ fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
 fn slow_path_adds_its_reply_delay_to_rank() -> Result<()> {
     let stage = Stage::start(2, ASKED)?;
     // Sending 19,773 bytes takes as long on the second server's path as its queue.
-    let _tellers = tellers(&stage, [load(0.1, 1e9, 1e9), load(0.1, 1e9, 1_581_840.0)])?;
+    let _report_servers = report_servers(&stage, [load(0.1, 1e9, 1e9), load(0.1, 1e9, 1_581_840.0)])?;
     wait::until("half of the other's", || Ok(shares(&stage)? == [67, 33]))
 }
 
@@ -93,10 +93,10 @@ fn slow_path_adds_its_reply_delay_to_rank() -> Result<()> {
 fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
     let period = |text: &str| format!("{ASKED}period = \"{text}\"");
     let stage = Stage::start(2, &period("1h"))?;
-    let tellers = tellers(&stage, [load(0.5, 1e9, 1e9), load(0.5, 1e9, 1e9)])?;
+    let report_servers = report_servers(&stage, [load(0.5, 1e9, 1e9), load(0.5, 1e9, 1e9)])?;
     let has_told = |server: usize, delay: f64| Ok(shown(&stage, server)?["delay_seconds"] == delay);
     wait::until("both have told", || Ok(has_told(0, 0.5)? && has_told(1, 0.5)?))?;
-    tellers[0].set_report(&load(2.0, 1e9, 1e9))?;
+    report_servers[0].set_report(&load(2.0, 1e9, 1e9))?;
     wait::until("it has told more", || has_told(0, 2.0))?;
     assert_eq!(shares(&stage)?, [50, 50]);
     stage.farm.set_healthy(1, false)?;
@@ -104,7 +104,7 @@ fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
     stage.farm.set_healthy(1, true)?;
     wait::until("both, by what is known now", || Ok(shares(&stage)? == [20, 80]))?;
     stage.evener.reload(&file(&stage.farm, &period("300ms")))?;
-    tellers[0].set_report(&load(0.5, 1e9, 1e9))?;
+    report_servers[0].set_report(&load(0.5, 1e9, 1e9))?;
     wait::until("a period ends", || Ok(shares(&stage)? == [50, 50]))
 }
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use evener_lab::contest::{Contest, Sharing};
 use evener_lab::load::Report;
+use evener_lab::policy_comparison::{Contest, Sharing};
 use evener_lab::skip;
 
 /// With one report per second, the group knows the slow member by then.

@@ -12,7 +12,7 @@ use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::skip;
-use evener_lab::unit;
+use evener_lab::unit_files;
 use evener_lab::wait::{self, LONG};
 use nix::sys::signal::Signal;
 
@@ -115,7 +115,7 @@ fn the_units_are_carried_out() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     let host = farm.server(0);
     let allowed = |name: &str, script: &str| -> Result<bool> {
-        let words = unit::words_for(name, &["sh".to_owned(), "-c".to_owned(), script.to_owned()])?;
+        let words = unit_files::words_for(name, &["sh".to_owned(), "-c".to_owned(), script.to_owned()])?;
         Ok(host.output(&words)?.status.success())
     };
     let is = |name, script| allowed(name, script).unwrap();
@@ -146,7 +146,7 @@ fn the_units_are_carried_out() -> Result<()> {
         }
     }
     let limit = |name| -> Result<String> {
-        let words = unit::words_for(name, &["sh".to_owned(), "-c".to_owned(), "ulimit -n".to_owned()])?;
+        let words = unit_files::words_for(name, &["sh".to_owned(), "-c".to_owned(), "ulimit -n".to_owned()])?;
         host.run(&words)
     };
     assert_eq!((limit("evener.service")?.trim(), limit("evener-agent.service")?.trim()), ("16384", "4096"));

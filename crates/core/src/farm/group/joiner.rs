@@ -34,7 +34,7 @@ pub struct Joiner {
 /// Error in a member's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinerError {
-    #[error("the line is empty: write a member's URL")]
+    #[error("the line is empty: a member's line begins with its URL")]
     Empty,
     /// No URL at the start.
     #[error("the line must begin with a member's URL, such as http://192.0.2.31:8080")]
@@ -51,7 +51,7 @@ pub enum JoinerError {
     #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
     Patterns,
     /// A repeated key that may occur only once.
-    #[error("weight, anonymous and control may be given once")]
+    #[error("weight, anonymous or control is given twice: a member's line has each at most once")]
     Twice,
     #[error("after the URL only weight=N, anonymous, control=URL, path=GLOB and host=NAME are allowed")]
     Unknown,

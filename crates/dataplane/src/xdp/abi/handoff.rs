@@ -51,9 +51,9 @@ const _: () = {
     assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
-/// State of a VIP's handoffs besides [`Handoff`].
+/// Where a VIP's routes and rings are in the maps, which the daemon adds to [`Handoff`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::xdp) struct HandoffKeys {
+pub(in crate::xdp) struct HandoffState {
     /// Generation of the service's routes in the map.
     pub(in crate::xdp) generation: u32,
     /// Active half of each ring, one bit per ring.
@@ -64,7 +64,7 @@ pub(in crate::xdp) struct HandoffKeys {
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
     routes: Option<&RouteIndex>,
-    in_force: HandoffKeys,
+    in_force: HandoffState,
 ) -> [u64; HANDOFF_WORDS] {
     words(&c::handoff {
         ring_halves: in_force.ring_halves,
@@ -80,9 +80,9 @@ pub(in crate::xdp) fn handoff(
 }
 
 /// Decodes the result of [`handoff`]; `None` for an empty entry.
-pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffKeys)> {
+pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffState)> {
     let place: c::handoff = from_words(place)?;
-    let in_force = HandoffKeys { generation: place.generation, ring_halves: place.ring_halves };
+    let in_force = HandoffState { generation: place.generation, ring_halves: place.ring_halves };
     let all = [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff];
     let later = all.into_iter().find(|later| number_of_later(*later) == place.later).unwrap_or_default();
     let handoff = Handoff { mss: place.mss, punt: place.punt, held: place.held, later };
@@ -94,7 +94,7 @@ pub(in crate::xdp) fn route_key(key: &RouteKey, generation: u32) -> [u8; ROUTE_K
     bytes(&c::route_key { host: key.host, path: key.path, generation, pad: 0 })
 }
 
-/// Returns the generation of a key of `routes`, which identifies the routes' service.
+/// Returns the generation in a key of `routes`. Each generation belongs to one service.
 pub(in crate::xdp) fn generation_of(key: &[u8]) -> Option<u32> {
     from_bytes(key).map(|key: c::route_key| key.generation)
 }

@@ -79,7 +79,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 
 #[test]
 fn handoff_entry_round_trips() {
-    let in_force = HandoffKeys { generation: 77, ring_halves: 1 << 63 | 1 };
+    let in_force = HandoffState { generation: 77, ring_halves: 1 << 63 | 1 };
     for later in [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff] {
         let terms = Handoff { mss: 1460, punt: 4095, held: 4094, later };
         let words = handoff(&terms, None, in_force);

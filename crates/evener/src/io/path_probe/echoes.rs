@@ -19,8 +19,8 @@ use super::{LIMIT, PACKET_LEN, QUIET, receive_with_time};
 use crate::runtime::secret::random;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Number of echoes in the first long train, in which neighbours form pairs. TRAINS is the number of
-/// the shorter trains that follow, and TRAIN is the number of echoes in each.
+/// Number of echoes in the first long train, in which neighbours form pairs. TRAINS is the number
+/// of the shorter trains that follow, and TRAIN is the number of echoes in each.
 const PAIRS: u16 = 14;
 const TRAINS: u16 = 3;
 const TRAIN: u16 = 10;

@@ -9,11 +9,11 @@ use anyhow::Result;
 
 use super::Effort;
 use super::end_to_end::{self, HOP, PAGES, Page, SERVERS, STRAIGHT, Way, engine_of, measure, start};
+use crate::bare_hop::{Hop, Method};
 use crate::cpu::BpfTimes;
 use crate::evener::{self, Handoff, Offer, route};
 use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
-use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NginxProxy};
 use crate::web;
 

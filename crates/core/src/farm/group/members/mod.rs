@@ -164,13 +164,15 @@ pub enum MemberChange {
     #[error("cut: its credential no longer allows all of its paths, hosts or weight")]
     Cut,
     /// The member did not report in time, and a LOAD-QUERY was sent.
-    #[error("silent: it was asked for its load")]
+    #[error("no load report in time: the director asks for one")]
     Silent,
     /// The member stayed silent after the LOAD-QUERY.
-    #[error("removed: it was silent for too long, and may join again")]
+    #[error("removed: no load report for too long (`evener agent` joins again by itself)")]
     Removed,
     /// The member refused the LOAD-QUERY.
-    #[error("removed: it was silent, and refused to be asked for its load; it may join again")]
+    #[error(
+        "removed: no load report in time, and the request for one failed (`evener agent` joins again by itself)"
+    )]
     Refused,
     #[error("up")]
     Up,

@@ -13,7 +13,7 @@ pub enum MemberRefusal {
     #[error("{0} is not a member of this group")]
     NotHere(Url),
     /// Report of a host that is no member; it may join.
-    #[error("{0} is not a member of this group: join it by GROUP-ADD")]
+    #[error("{0} is not a member of this group: send a GROUP-ADD request for it first")]
     Unknown(String),
     /// Several members have the source address of the report.
     #[error("several members have this address: write the member's URL after the load and the time")]
@@ -21,7 +21,9 @@ pub enum MemberRefusal {
     #[error("the group is full: it has {MEMBERS_MAX} members")]
     Full,
     /// Too many own paths and hosts.
-    #[error("the group would have more than {ROUTES_MAX} paths and hosts of members")]
+    #[error(
+        "the members' own paths and hosts would be more than {ROUTES_MAX} in all, which is the most of a group"
+    )]
     Routes,
     /// The member's URL is the group's own address.
     #[error("{0} is the group's own address: redirects would loop")]
@@ -37,7 +39,9 @@ pub enum MemberRefusal {
     )]
     Stale,
     /// The time of the report is in the future.
-    #[error("the time stamp is more than five minutes ahead of the director's clock")]
+    #[error(
+        "the report's time stamp is more than five minutes ahead of the director's clock: check the time on both hosts"
+    )]
     Ahead,
 }
 

@@ -28,7 +28,7 @@ const FRAME_MAX: usize = 65_536;
 
 /// Host from which handmade connections start.
 #[derive(Debug)]
-pub struct ByHand {
+pub struct HandmadeTcp {
     host: Host,
     gateway: Mac,
 }
@@ -77,9 +77,9 @@ fn clock() -> Result<u32> {
     Ok((SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() / 4) as u32)
 }
 
-impl ByHand {
+impl HandmadeTcp {
     /// Reserves ports of a client for handmade connections.
-    pub fn on(farm: &Farm, host: &Host) -> Result<ByHand> {
+    pub fn on(farm: &Farm, host: &Host) -> Result<HandmadeTcp> {
         let (first, last) = (PORTS.start(), PORTS.end());
         let rules = format!(
             "table inet by_hand\ndelete table inet by_hand\ntable inet by_hand {{\n chain coming {{\n  \
@@ -89,7 +89,7 @@ impl ByHand {
         host.run(&["nft", "-f", &file.to_string_lossy()])?;
         // nor does the host select one of them itself
         host.netns().sysctl(&[("ipv4/ip_local_reserved_ports", &format!("{first}-{last}"))])?;
-        Ok(ByHand { host: host.clone(), gateway: farm.gateway_of(host).parse()? })
+        Ok(HandmadeTcp { host: host.clone(), gateway: farm.gateway_of(host).parse()? })
     }
 
     /// Sends SYNs from a port, by index, until the service answers. The answer is not acknowledged
@@ -98,7 +98,7 @@ impl ByHand {
         self.call_with(port, service, WINDOW)
     }
 
-    /// Like [`ByHand::call`], with another initial window.
+    /// Like [`HandmadeTcp::call`], with another initial window.
     pub fn call_with(&self, port: u16, service: SocketAddr, window: u16) -> Result<Call> {
         let port = PORTS.start() + port;
         ensure!(PORTS.contains(&port), "Port {port} is none of those that are made by hand");

@@ -13,18 +13,18 @@ use crate::host::Host;
 
 /// Server that sends the same report to each client and closes the connection. Dropping the value
 /// stops it.
-pub struct Teller {
+pub struct ReportServer {
     report: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Teller {
+impl ReportServer {
     /// Starts the server on a host at a TCP port.
     ///
     /// # Errors
     /// Fails if the port is unavailable.
-    pub fn start(host: &Host, port: u16, report: &str) -> Result<Teller> {
+    pub fn start(host: &Host, port: u16, report: &str) -> Result<ReportServer> {
         let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))))??;
         listener.set_nonblocking(true)?;
         let (report, stop) = (Arc::new(Mutex::new(report.to_owned())), Arc::new(AtomicBool::new(false)));
@@ -40,7 +40,7 @@ impl Teller {
                 }
             }
         });
-        Ok(Teller { report, stop, thread: Some(thread) })
+        Ok(ReportServer { report, stop, thread: Some(thread) })
     }
 
     /// Changes the report.
@@ -48,7 +48,7 @@ impl Teller {
     /// # Errors
     /// Fails if the server's thread has panicked.
     pub fn set_report(&self, report: &str) -> Result<()> {
-        let mut words = self.report.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
+        let mut words = self.report.lock().map_err(|_| anyhow!("The report server's thread panicked"))?;
         *words = report.to_owned();
         Ok(())
     }
@@ -71,7 +71,7 @@ fn serve(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
     Ok(())
 }
 
-impl Drop for Teller {
+impl Drop for ReportServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -1,5 +1,5 @@
-//! Compares policies: the same requests at the same times, on the same farm of [queued] servers,
-//! with one policy after another.
+//! Compares policies: the same requests at the same times, on the same farm of servers with queues
+//! ([`crate::queue_servers`]), with one policy after another.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use crate::evener::Evener;
 use crate::farm::Farm;
 use crate::load::{Arrivals, Report};
-use crate::queued::{self, Queued};
+use crate::queue_servers::{self, Queued};
 use crate::wait::LONG;
 
 /// Port of the group.
@@ -102,7 +102,7 @@ fn nat(farm: &Farm, policy: &str) -> (SocketAddr, String) {
         "[engine]\nkind = \"xdp\"\n\n[[service]]\nname = \"web\"\naddress = \"{address}\"\nmethod = \"nat\"\npolicy = \"{policy}\"\n{HEALTH}"
     );
     for host in farm.servers() {
-        let (name, address, port) = (host.name(), host.address(), queued::PORT);
+        let (name, address, port) = (host.name(), host.address(), queue_servers::PORT);
         text += &format!("\n[[service.server]]\nname = \"{name}\"\naddress = \"{address}\"\nport = {port}\n");
     }
     (address, text)
