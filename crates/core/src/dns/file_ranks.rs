@@ -15,15 +15,15 @@ const PERIODS: u64 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRanks {
     /// The file can't be read.
-    #[error("failed to read the rank file: {0}")]
+    #[error("failed to read it: {0}")]
     Unread(String),
     /// The file ends within a line: it is being written, or its writer died.
     #[error(
-        "the rank file does not end with a newline, so it may be half written: write it to another file and rename that"
+        "the last line has no newline, so the file may be half written (write another file and rename it)"
     )]
     Cut,
     /// The file has no line for this name.
-    #[error("the rank file has no line for this name")]
+    #[error("no line is for this name")]
     Empty,
     #[error("line {0} is not `NAME ADDRESS RANK`")]
     Line(usize),

@@ -93,19 +93,19 @@ fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
             member(MemberChange::Silent),
             Level::Warning,
             "member_silent",
-            "web: a: silent: it was asked for its load",
+            "web: a: no load report in time: the director asks for one",
         ),
         (
             member(MemberChange::Removed),
             Level::Warning,
             "member_removed",
-            "web: a: removed: it was silent for too long, and may join again",
+            "web: a: removed: no load report for too long (`evener agent` joins again by itself)",
         ),
         (
             member(MemberChange::Refused),
             Level::Warning,
             "member_removed",
-            "web: a: removed: it was silent, and refused to be asked for its load; it may join again",
+            "web: a: removed: no load report in time, and the request for one failed (`evener agent` joins again by itself)",
         ),
         (member(MemberChange::Up), Level::Info, "member_up", "web: a: up"),
         (
@@ -286,7 +286,7 @@ fn paths_ranks_and_changes_that_fail_are_logged_until_they_come_again() {
             ranks(Some(BadRanks::Cut)),
             Level::Warning,
             "ranks_rejected",
-            "www.example.com: ranks from ranks are invalid: the last line is incomplete; the previous ranks apply for three periods, then the weights".into(),
+            "www.example.com: ranks from ranks are invalid: the last line has no newline, so the file may be half written (write another file and rename it); the previous ranks apply for three periods, then the weights".into(),
         ),
         (ranks(None), Level::Info, "ranks_accepted", "www.example.com: ranks from ranks are valid again".into()),
         (
