@@ -155,13 +155,15 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
     /// Returns the checks due now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
         let mut due = Vec::new();
-        if self.next_at() <= now_ms {
+        let mut next_ms = self.next_at();
+        if next_ms <= now_ms {
             for (key, entry) in self.servers.iter_mut().filter(|(_, entry)| due_ms(entry) <= now_ms) {
                 due.push((key.clone(), entry.server_mut().poll(now_ms)));
             }
             self.next_ms = None;
+            next_ms = self.next_at();
         }
-        self.next_ms = Some(self.next_at());
+        self.next_ms = Some(next_ms);
         due
     }
 }

@@ -1,7 +1,6 @@
 //! `evener leave`: ends the daemon and the agent of this network namespace, which then restore all
 //! that they have attached and changed, as on SIGQUIT.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::thread::sleep;
@@ -48,7 +47,7 @@ pub fn run() -> Exit {
 }
 
 fn end(lock: &Path) -> io::Result<Pid> {
-    let pid = holder(lock)?;
+    let pid = Lock::holder(lock)?;
     kill(pid, Signal::SIGQUIT)?;
     let until = Instant::now() + TIMEOUT;
     while Lock::is_held(lock) {
@@ -59,17 +58,4 @@ fn end(lock: &Path) -> io::Result<Pid> {
         sleep(PAUSE);
     }
     Ok(pid)
-}
-
-/// Process that holds a lock. The PID in the file counts only if that process has the file open.
-/// Otherwise the PID may be of another PID namespace.
-fn holder(lock: &Path) -> io::Result<Pid> {
-    let unknown = || io::Error::other(format!("no process of this PID namespace holds {}", lock.display()));
-    let pid: i32 = fs::read_to_string(lock)?.trim().parse().map_err(|_| unknown())?;
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => unknown(),
-        _ => error,
-    })?;
-    let has_lock = open.flatten().filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| link == lock);
-    if has_lock { Ok(Pid::from_raw(pid)) } else { Err(unknown()) }
 }

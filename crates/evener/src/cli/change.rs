@@ -65,7 +65,7 @@ pub struct DrainArgs {
     pub change: ChangeArgs,
 }
 
-/// `evener undrain` and `evener maintenance`
+/// `evener maintenance`
 #[derive(Debug, Args)]
 pub struct ServerStateArgs {
     /// The server: of a service, or of a name that is answered for

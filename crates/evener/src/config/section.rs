@@ -90,6 +90,15 @@ impl<'d> Section<'d> {
     ) -> Option<Spanned<T>> {
         debug_assert!(self.keys.iter().any(|known| known.name == key.name), "{} {}", self.title, key.name);
         let value = self.value(key.name)?;
+        let read = |value: &DeValue<'_>| {
+            let several = || self.plural(key).filter(|_| value.is_array());
+            read(value).map_err(|complaint| match several() {
+                Some(plural) => {
+                    Complaint { help: format!("write {} = [...] for several", plural.name), ..complaint }
+                }
+                None => complaint,
+            })
+        };
         self.accept(&format!("`{}`", key.name), value, read)
     }
 
@@ -279,8 +288,6 @@ impl<'d> Section<'d> {
         match read(value.get_ref()) {
             Ok(read) => Some(Spanned::new(value.span(), read)),
             Err(Complaint { problem, help }) => {
-                let plural = value.get_ref().as_array().and_then(|_| self.plural(called));
-                let help = plural.map_or(help, |key| format!("write {} = [...] for several", key.name));
                 self.problem(Problem::new(value.span(), format!("{called} {problem}"), help));
                 None
             }
@@ -288,9 +295,8 @@ impl<'d> Section<'d> {
     }
 
     /// Returns the key for several values of a key, such as `addresses` for `address`.
-    fn plural(&self, called: &str) -> Option<&'static ConfigKey> {
-        let name = called.trim_matches('`');
-        ["es", "s"].iter().find_map(|ending| self.key(&format!("{name}{ending}")))
+    fn plural(&self, key: &ConfigKey) -> Option<&'static ConfigKey> {
+        ["es", "s"].iter().find_map(|ending| self.key(&format!("{}{ending}", key.name)))
     }
 
     fn child(

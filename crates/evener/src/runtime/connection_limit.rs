@@ -221,7 +221,7 @@ mod tests {
         let mut waiting = pin!(limit.acquire(client("192.0.2.2")));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        assert!(other.taken.lock().unwrap().is_none(), "the place is is_mentioned for");
+        assert!(other.taken.lock().unwrap().is_none(), "the place belongs to the waiting client");
         assert!(waiting.poll(&mut context).is_ready());
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use evener_dataplane::claim::{Claim, Role};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Pid;
 
 use super::Exit;
 
@@ -43,7 +44,7 @@ pub(crate) enum LockError {
     )]
     Claimed {
         /// PID of the claimant, if /proc shows it.
-        pid: Option<u32>,
+        pid: Option<i32>,
     },
     /// The owner of the data plane can't be found.
     #[error(
@@ -144,6 +145,19 @@ impl Lock {
         Ok(())
     }
 
+    /// Returns the process that holds the lock. The PID in the file counts only if that process has
+    /// the file open. Otherwise the PID may be of another PID namespace.
+    pub(crate) fn holder(path: &Path) -> io::Result<Pid> {
+        let unknown =
+            || io::Error::other(format!("no process of this PID namespace holds {}", path.display()));
+        let pid = fs::read_to_string(path)?.trim().parse().map_err(|_| unknown())?;
+        match has_open(pid, |link| link == path) {
+            Ok(true) => Ok(Pid::from_raw(pid)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Err(unknown()),
+        }
+    }
+
     /// True if a process holds the lock.
     pub(crate) fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
@@ -152,7 +166,7 @@ impl Lock {
 }
 
 /// Returns the PID of another process with a claim's socket open, as far as /proc shows.
-fn claimant(role: Role) -> Option<u32> {
+fn claimant(role: Role) -> Option<i32> {
     let sockets = fs::read_to_string("/proc/net/packet").ok()?;
     let of_claims = sockets.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(3);
@@ -160,16 +174,19 @@ fn claimant(role: Role) -> Option<u32> {
         fields.nth(4).filter(|_| is_claim).map(|inode| format!("socket:[{inode}]"))
     });
     let links: Vec<PathBuf> = of_claims.map(PathBuf::from).collect();
-    let has_one = |pid: &u32| {
-        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| links.contains(&link))
-    };
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| *pid != std::process::id()).find(has_one)
+    let mut pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let own = Pid::this().as_raw();
+    pids.find(|pid| *pid != own && has_open(*pid, |link| links.contains(link)).unwrap_or_default())
 }
 
-fn by_pid(pid: Option<u32>) -> String {
+/// True if a process has a file open whose link in /proc is one that is looked for.
+fn has_open(pid: i32, is_meant: impl Fn(&PathBuf) -> bool) -> io::Result<bool> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    Ok(open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| is_meant(&link)))
+}
+
+fn by_pid(pid: Option<i32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 

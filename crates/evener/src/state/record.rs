@@ -163,21 +163,17 @@ impl Record {
     /// # Errors
     /// If there is no change with the number, no change at all, or if the change can't be undone.
     pub fn undo(&mut self, number: Option<u64>) -> Result<Arc<Change>, OrderError> {
-        let at = match number {
-            None => self.changes.len().checked_sub(1),
-            Some(number) => self.changes.iter().position(|change| change.number == number),
-        };
-        let undone = at.and_then(|at| Some((at, Arc::clone(self.changes.get(at)?))));
-        let Some((at, undone)) = undone else {
-            return Err(match number {
-                None => {
-                    OrderError::Conflict("there is no run-time change to undo: the farm is the file's".into())
-                }
-                Some(number) => OrderError::NotFound(format!(
+        let mut changes = self.changes.iter().enumerate();
+        let (at, undone) = match number {
+            None => changes.next_back().ok_or_else(|| {
+                OrderError::Conflict("there is no run-time change to undo: the farm is the file's".into())
+            }),
+            Some(number) => changes.find(|(_, change)| change.number == number).ok_or_else(|| {
+                OrderError::NotFound(format!(
                     "there is no change {number} to undo: `evener state --changes` lists them"
-                )),
-            });
-        };
+                ))
+            }),
+        }?;
         if self.is_cut && at == 0 {
             return Err(OrderError::Conflict(
                 "changes older than these can't be undone one by one: `evener reload --forget` drops all"
@@ -196,9 +192,8 @@ impl Record {
                 )));
             }
         }
-        self.changes.remove(at);
         self.generation += 1;
-        Ok(undone)
+        Ok(self.changes.remove(at))
     }
 
     /// Adapts the changes to another file. Edits of places that the file itself has changed, or
