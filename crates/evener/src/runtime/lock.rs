@@ -231,6 +231,11 @@ mod tests {
         let error = Lock::acquire(&path).unwrap_err();
         assert!(error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
         assert!(Lock::is_held(&path));
+        assert_eq!(Lock::holder(&path).unwrap(), Pid::this());
+        let stranger = folder.join("stranger");
+        fs::write(&stranger, "1\n").unwrap();
+        assert!(Lock::holder(&stranger).is_err(), "process 1 does not have it open");
+        fs::remove_file(&stranger).unwrap();
         drop(first);
         assert!(!Lock::is_held(&path) && !folder.exists());
     }

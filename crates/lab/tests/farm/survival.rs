@@ -21,6 +21,7 @@ on_both_engines! {
     killed_under_load_nothing_breaks,
     kept_when_stopped_with_keep,
     stopped_it_leaves_nothing,
+    leave_ends_daemon_and_leaves_nothing,
     an_upgrade_carries_on,
     daemons_in_two_namespaces_never_meet,
     a_daemon_with_mounts_of_its_own_survives,
@@ -299,6 +300,20 @@ fn as_the_unit_says_a_restart_breaks_nothing(engine: &str) -> Result<()> {
     evener.daemon().signal(Signal::SIGQUIT)?;
     assert!(evener.daemon().wait(LONG)?.success());
     assert_eq!(left_on(farm.director())?, [""; 0]);
+    Ok(())
+}
+
+fn leave_ends_daemon_and_leaves_nothing(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(1).build()?;
+    let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
+    evener.wait_for_servers(1, LONG)?;
+    let pid = evener.status()?.pid;
+    let printed = evener.command(&["leave"])?;
+    ensure!(printed == format!("the daemon (pid {pid}) has ended and restored this host\n"), "{printed}");
+    assert!(evener.daemon().wait(LONG)?.success());
+    assert_eq!(left_on(farm.director())?, [""; 0]);
+    let (code, why) = evener.failure(&["leave"])?;
+    ensure!(code == 6 && why.contains("neither a daemon nor an agent"), "{code}: {why}");
     Ok(())
 }
 
