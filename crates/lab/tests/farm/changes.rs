@@ -151,7 +151,7 @@ fn failed_write_refuses_change_only_before_it_lasts(engine: &str) -> Result<()> 
     ensure!(code == 1 && why.replace('\n', " ").contains("nothing was changed"), "{why}");
     fs::remove_dir(&draft)?;
     for (path, warning) in [
-        (state.join("audit.log"), "failed to write the audit log"),
+        (state.join("audit.log"), "failed to record a change in the audit log"),
         (run.join("totals.new"), "lost at a restart"),
     ] {
         evener.wait_for_servers(2, LONG)?;
