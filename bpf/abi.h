@@ -12,10 +12,7 @@
 #include "net/ip.h"
 
 /* The daemon doesn't adopt a running data plane with another version. */
-#define ABI_VERSION 17
-/* Version that has no `extents` but is otherwise the same. The daemon copies the sessions of a data
- * plane with this version. */
-#define ABI_WITHOUT_EXTENTS 15
+#define ABI_VERSION 18
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
@@ -41,6 +38,10 @@
 /* core/src/path/sessions */
 #define BUCKET_SESSIONS 8
 #define MARK_MASK 0xfff
+/* flag of the VIP id in the key of an affinity entry; the other bits are the service */
+#define AFFINITY_KEY 0x8000
+/* minimum extension of an affinity entry's expiry that is stored, in ticks */
+#define AFFINITY_STEP 953
 
 /* core/src/path/content */
 #define READ_MAX 2048
@@ -163,6 +164,7 @@ enum session_state {
 	STATE_UDP = 5,
 	STATE_UDP_NEW = 6,
 	STATE_HALF_CLOSED = 7,
+	STATE_AFFINITY = 8, /* an affinity entry: core/src/path/affinity.rs */
 	STATE_ANSWERED = 10,
 	STATE_UDP_ANSWERED = 14,
 	STATE_SERVER_CLOSED = 15,
@@ -204,9 +206,11 @@ struct vip_key {
 #define VIP_HANDOFF 8 /* the VIP has an entry in `handoffs` */
 /* with VIP_HANDOFF: later requests are read, too; see `later` of struct handoff */
 #define VIP_LATER 16
+#define VIP_AFFINITY 32 /* the VIP's clients have affinity to servers */
 
 /*
- * Value of `vips`: one cache line, all zero if the entry is empty. The control plane finds a
+ * Value of `vips`, all zero if the entry is empty. Only packets that open a session of a VIP with
+ * affinity read the second cache line. The control plane finds a
  * multiplier that maps each VIP to an entry of its own, so a lookup reads one entry. `commit` has
  * the multiplier and the active half of the map, so one store switches all VIPs and rings at once.
  */
@@ -219,6 +223,11 @@ struct vip {
 	__u16 own; /* every-host farm: slot of this host; NO_SERVER on a director */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the state */
 	struct ip address6; /* zeros for IPv4 */
+	/* VIP_AFFINITY: core/src/path/affinity.rs, Affinity */
+	__u64 client_mask[2]; /* mask of the first two words of a struct session6's key */
+	__u32 affinity_lifetime; /* in ticks */
+	__u16 affinity_tag;
+	__u16 pad[21];
 } __attribute__((aligned(64)));
 
 /*
@@ -354,6 +363,12 @@ struct interface {
 struct share {
 	__u64 own; /* assured sessions that the session table reserves for the VIP */
 	__u64 assured; /* assured sessions that the VIP has */
+};
+
+/* Value of `affinities`; index: service. */
+struct affinity_count {
+	__u64 entries; /* affinity entries in the session tables */
+	__u64 evicted; /* entries that were evicted before they expired */
 };
 
 /* A session. Its key consists of client address, client port and VIP id. Its value consists, from

@@ -97,9 +97,11 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	__u64 ring_hash = ring_hash_of(flow), value;
 	__u16 server = vip->own;
 
-	if (flow->arrival == ARRIVED_DIRECT)
-		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
-
+	if (flow->arrival == ARRIVED_DIRECT) {
+		server = has_affinity_entries(vip) ? former_server(vip, flow->key, flow->now) : NO_SERVER;
+		if (server == NO_SERVER)
+			server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
+	}
 	selected->server = server;
 	if (server == NO_SERVER || server == ALL_FULL || (known && stands(flow, found->value)))
 		return;

@@ -220,8 +220,12 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 {
 	int chosen;
 
-	if (protocol == IPPROTO_UDP || vip->flags & VIP_HANDOFF ||
-	    arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
+	if (vip->flags & (VIP_HANDOFF | VIP_AFFINITY)) {
+		if (vip->flags & VIP_HANDOFF)
+			return STEP_ANY;
+		key &= vip->client_mask[1] << 32;
+	}
+	if (protocol == IPPROTO_UDP || arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return STEP_ANY;
 	chosen = select_without_session(vip->service, vip->flags, ring_hash(key), vip->own, ARRIVED_DIRECT);
 	/* The slow path counts a second reason, or the lack of a server. */

@@ -151,9 +151,23 @@ static __always_inline __u32 put_session(const struct flow *flow, struct found *
 	return insert_flow(flow, value) ? 0 : REASON_TABLE_FULL;
 }
 
+/* Returns the hash by which a flow selects from hash tables. With affinity it covers the client and
+ * not the port. */
+static __always_inline __u64 vip_ring_hash(const struct vip *vip, const struct key6 *key, bool v6)
+{
+	struct key6 of = *key;
+
+	if (vip->flags & VIP_AFFINITY) {
+		of.word[0] &= vip->client_mask[0];
+		of.word[1] &= vip->client_mask[1];
+		of.word[2] = 0;
+	}
+	return session_ring_hash(&of, v6);
+}
+
 static __always_inline __u64 ring_hash_of(const struct flow *flow)
 {
-	return session_ring_hash(flow->key, flow->v6);
+	return vip_ring_hash(flow->vip, flow->key, flow->v6);
 }
 
 #endif

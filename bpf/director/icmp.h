@@ -252,7 +252,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	} else {
 		/* Routers hash an error by its own source, so another director or host may have the
 		 * session. The error goes where the flow's packets go. */
-		int chosen = select_without_session(vip->service, vip->flags, session_ring_hash(key, pkt->v6), vip->own,
+		int chosen = select_without_session(vip->service, vip->flags, vip_ring_hash(vip, key, pkt->v6), vip->own,
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;

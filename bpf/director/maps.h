@@ -112,6 +112,8 @@ __u64 extents[2] TABLE(extents);
 /* Shares of the session table. Index: VIP id. */
 struct share shares[VIP_IDS] TABLE(shares);
 
+struct affinity_count affinities[SERVICES_MAX] TABLE(affinities);
+
 /* Position in each service's ring (PICK_CURSOR). Index: service. */
 __u64 cursors[SERVICES_MAX] TABLE(cursors);
 

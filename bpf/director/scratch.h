@@ -86,6 +86,7 @@ struct weighed {
 	__u32 place; /* index over both buckets; BUCKET_SESSIONS and higher are in the second */
 	__u32 now;
 	__u16 vip;
+	__u16 may_go; /* set of the states that may be evicted */
 	__u8 takes; /* true if assured sessions may be evicted */
 	/* network of each session's client, NO_SOURCE if the session isn't embryonic; the last
 	 * entry is for the new session */

@@ -103,6 +103,7 @@ static __always_inline __u64 is_vacant(__u64 value, __u32 now)
 #define EMBRYONIC (1u << STATE_NEW | 1u << STATE_ANSWERED | 1u << STATE_UDP_NEW | 1u << STATE_UDP_ANSWERED)
 #define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
 #define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
+#define AFFINITY (1u << STATE_AFFINITY)
 
 static __always_inline __u32 is_active(__u64 value)
 {
@@ -117,6 +118,11 @@ static __always_inline __u32 is_assured(__u64 value)
 static __always_inline __u32 is_ending(__u64 value)
 {
 	return ENDING >> value_state(value) & 1;
+}
+
+static __always_inline __u32 is_affinity(__u64 value)
+{
+	return AFFINITY >> value_state(value) & 1;
 }
 
 /* Two rounds of multiply and fold with secret odd multipliers: core/src/path/sessions, FlowHash. */
@@ -255,9 +261,11 @@ static __always_inline void count_assured(__u16 vip, __u64 value, __s64 by)
 		__sync_fetch_and_add(&shares[vip % VIP_IDS].assured, by);
 }
 
-/* Counts a session that is inserted (1) or removed (-1). */
+/* Counts a session or affinity entry that is inserted (1) or removed (-1). */
 static __always_inline void count_session(__u16 vip, __u64 value, __s64 by)
 {
+	if (is_affinity(value))
+		__sync_fetch_and_add(&affinities[vip % SERVICES_MAX].entries, by);
 	count_active(value, by);
 	count_assured(vip, value, by);
 }
@@ -496,8 +504,8 @@ static __always_inline __u32 insert_in(__u32 table, void *bucket, const struct e
 	return BUCKET_SESSIONS;
 }
 
-/* Inserts an entry in the emptier one of its buckets. Returns the number of its slot, or
- * NOT_FOUND. */
+/* Inserts an entry in the emptier one of its buckets. For an affinity entry, a bucket is full when
+ * it is half full. Returns the number of its slot, or NOT_FOUND. */
 static __always_inline __u32 insert(__u32 table, const struct entry *entry)
 {
 	__u32 index1, index2, place, vacant1, vacant2;
@@ -517,7 +525,10 @@ static __always_inline __u32 insert(__u32 table, const struct entry *entry)
 		second = fuller;
 		index1 = index2;
 		index2 = index;
+		vacant1 = vacant2;
 	}
+	if (is_affinity(entry->value) && vacant1 < BUCKET_SESSIONS / 2)
+		return NOT_FOUND;
 	place = insert_in(table, first, entry);
 	if (place < BUCKET_SESSIONS)
 		return index1 * BUCKET_SESSIONS + place;
@@ -587,15 +598,19 @@ static __always_inline bool is_short(__u16 vip)
 
 /* Returns the rank of a session for eviction. The session with the lowest rank is evicted first.
  * Embryonic sessions come first, beginning with those of the network that has most of them. They
- * are followed by ending sessions, then by assured sessions of VIPs above their share. Within a
- * class the session with the shortest remaining lifetime comes first. */
+ * are followed by affinity entries, ending sessions, then by assured sessions of VIPs above their
+ * share. Within a class the session with the shortest remaining lifetime comes first. */
 static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u16 vip, __u64 source)
 {
 	const struct share *share = &shares[vip % VIP_IDS];
 	__u64 left = value_expires(value) - first->now, bit = 1u << value_state(value);
 
+	if (!(bit & first->may_go))
+		return STAYS;
 	if (bit & EMBRYONIC)
 		return others(first, source) << 32 | left;
+	if (bit & AFFINITY)
+		return 1ULL << 39 | left;
 	if (bit & ENDING)
 		return 1ULL << 40 | left;
 	if (bit & ASSURED && first->takes && READ_ONCE(share->assured) > READ_ONCE(share->own))
@@ -609,9 +624,10 @@ struct going {
 	struct weighed *first;
 };
 
-/* Starts the search for an entry with this key. False if a map lookup failed. */
-static __always_inline bool begin_going(struct going *going, __u32 table, const struct key6 *key, __u32 now)
+/* Starts the search for a new entry. False if a map lookup failed. */
+static __always_inline bool begin_going(struct going *going, __u32 table, const struct entry *entry)
 {
+	const struct key6 *key = entry->key;
 	__u64 word = word_of(key);
 	struct scratch *at = scratch_here();
 
@@ -619,7 +635,8 @@ static __always_inline bool begin_going(struct going *going, __u32 table, const 
 		return false;
 	going->first = &at->weighed;
 	going->first->rank = STAYS;
-	going->first->now = now;
+	going->first->now = entry->now;
+	going->first->may_go = is_affinity(entry->value) ? AFFINITY : EMBRYONIC | AFFINITY | ENDING | ASSURED;
 	going->first->place = 0;
 	/* Ports have no shares. */
 	going->first->takes = table < TABLE_PORTS && is_short(key->word[2]);
@@ -719,7 +736,7 @@ static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 
 	going.one = bucket_now(table, entry->hash, &index1);
 	going.other = bucket_now(table, entry->hash >> 32, &index2);
-	if (!begin_going(&going, table, entry->key, entry->now))
+	if (!begin_going(&going, table, entry))
 		return NOT_FOUND;
 	if (table == TABLE_SESSIONS) {
 		bpf_loop(2 * BUCKET_SESSIONS, note_source4, &going, 0);
@@ -734,6 +751,8 @@ static __always_inline __u32 replace_in(__u32 table, const struct entry *entry)
 		return NOT_FOUND;
 	if (table < TABLE_PORTS)
 		count_session(going.first->vip, going.first->value, -1);
+	if (is_affinity(going.first->value))
+		__sync_fetch_and_add(&affinities[going.first->vip % SERVICES_MAX].evicted, 1);
 	fill(table, slot, entry->key, entry->value);
 	return (place < BUCKET_SESSIONS ? index1 : index2) * BUCKET_SESSIONS + place % BUCKET_SESSIONS;
 }

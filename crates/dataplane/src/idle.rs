@@ -17,7 +17,7 @@ use evener_core::path::ports::Ports;
 use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
-use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares};
+use evener_core::path::sessions::{AffinityCounts, Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares};
 use evener_core::path::tables::Tables;
 use evener_core::path::unmatched::Unmatched;
 
@@ -76,7 +76,7 @@ impl Routes for EmptyMemory {
 
 impl DataPlane for EmptyMemory {
     fn memory(&self) -> Memory<'_> {
-        let counted = Counted { active: &[], shares: Shares(&self.shares) };
+        let counted = Counted { active: &[], shares: Shares(&self.shares), affinity: AffinityCounts(&[]) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts { cursors: &[], active: &[], scores: &[], limits: &[] },

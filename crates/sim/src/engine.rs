@@ -96,7 +96,7 @@ impl Engine {
     }
 
     pub(crate) fn memory(&self) -> Memory<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts {

@@ -126,7 +126,7 @@ impl Plan {
             }
             (None, client) => {
                 let key = client.map(|at| SessionKey { client: at.ip(), port: at.port(), vip: vip.id });
-                let hash = key.map_or(FlowHash(0), |key| key.ring_hash(memory.ring_seed));
+                let hash = key.map_or(FlowHash(0), |key| vip.ring_hash(key, memory.ring_seed));
                 let why = match vip.pick {
                     Pick::Hash => ChoiceReason::Hash { slot: hash.hash_slot() },
                     Pick::Cursor => ChoiceReason::Turn,

@@ -28,6 +28,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         proxy_protocol_port: None,
         placement: Placement::Director,
         stateless: false,
+        affinity: None,
         policy: "round-robin",
         discover: None,
         discover_interval_ms: 5_000,

@@ -134,6 +134,15 @@ pub struct PeerOptions {
     pub silence_ms: u64,
 }
 
+/// Settings of the affinity of clients to servers ([`crate::path::affinity`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAffinity {
+    /// Time after a client's last connection for which the client is remembered, in milliseconds.
+    pub time_ms: u64,
+    /// Prefix lengths of the networks that count as one client, of IPv4 and of IPv6.
+    pub prefix_lens: [u8; 2],
+}
+
 /// A service: addresses and the servers behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
@@ -166,6 +175,8 @@ pub struct Service {
     pub stateless: bool,
     /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
+    /// Affinity of clients to servers, if enabled.
+    pub affinity: Option<ClientAffinity>,
     /// Duration of the slow start of a new or recovered server, in milliseconds; 0 for none.
     pub slow_start_ms: u64,
     /// Discovery of unlisted servers, if enabled.

@@ -6,6 +6,7 @@
 //! * interfaces to the host and shared state: [`reply_hops`], [`fragments`], [`ports`], [`lease`]
 //! * packets that are dropped or refused: [`reason`], [`unmatched`], [`guesses`]
 
+pub mod affinity;
 pub mod arrival;
 pub mod content;
 pub mod cookie;

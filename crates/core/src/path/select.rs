@@ -61,7 +61,7 @@ impl Counts<'_> {
     }
 
     /// True if a server has reached its limit of active sessions.
-    fn is_full(&self, slot: u16) -> bool {
+    pub(crate) fn is_full(&self, slot: u16) -> bool {
         let limit = self.limits.get(usize::from(slot)).map_or(0, |limit| limit.load(Relaxed));
         limit != 0 && self.active_of(slot) >= limit.into()
     }
@@ -90,7 +90,7 @@ pub const SCORE_UNIT: u64 = 16;
 
 /// Selects a server for a new session from the ring of `service`. Returns [`NO_SERVER`] if the ring
 /// has no server, and [`ALL_FULL`] if all servers have reached their session limits. `hash` is
-/// [`crate::path::sessions::SessionKey::ring_hash`].
+/// [`crate::path::tables::Vip::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, (service, pick), hash, next)
 }

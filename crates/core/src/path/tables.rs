@@ -11,6 +11,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
+use crate::path::affinity::Affinity;
 use crate::path::content::RouteIndex;
 use crate::path::mark::{ForwardCount, PUNTED};
 
@@ -22,6 +23,8 @@ pub const ORDER_MAX: usize = 4_096;
 /// VIP numbers are below this limit and never 0. There are more numbers than VIPs, so that a freed
 /// number stays unused for a while.
 pub const VIP_IDS: usize = 256;
+/// Maximum number of services and rings of a farm. All numbers of services are below this limit.
+pub const SERVICES_MAX: usize = 64;
 /// Maximum number of servers of a service.
 pub const SERVICE_SERVERS_MAX: usize = 256;
 /// Maximum number of VIPs that one address and port of a server may serve with [`Forwarding::Nat`].
@@ -97,6 +100,8 @@ pub struct Vip {
     pub own: u16,
     /// True if packets that this host forwards to another host open no session on this host.
     pub stateless: bool,
+    /// Affinity of clients to servers, if the service has it.
+    pub affinity: Option<Affinity>,
     /// Settings of method `handoff`; `None` for other methods. With it this host accepts
     /// connections and hands them off once the client has sent a request.
     pub handoff: Option<Handoff>,

@@ -100,7 +100,8 @@ fn tables(host: usize, own: u16, pick: Pick, stateless: bool) -> Tables {
     let idle = IdleTicks { syn: 100, tcp: 100, half_closed: 100, closing: 100, udp: 100, udp_new: 100 };
     // Hosts number their VIPs each for itself.
     let id = host as u16 + 1;
-    let vip = Vip { id, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
+    let vip =
+        Vip { id, service: 0, announce: true, pick, idle, own, stateless, affinity: None, handoff: None };
     let key = VipKey { address: VIP.0.into(), port: VIP.1, protocol: Protocol::Tcp };
     Tables {
         vips: [(key, vip)].into(),

@@ -31,7 +31,7 @@ impl World {
     }
 
     fn sessions(&self) -> Sessions<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
         Sessions::new(&self.four, &self.six, counted)
     }
 }

@@ -20,7 +20,8 @@ use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, SessionKey, Sessions, Shares, State, Value, buckets_for,
+    AFFINITY_WORDS, AffinityCounts, Bucket4, Bucket6, Counted, SHARE_WORDS, SessionKey, Sessions, Shares,
+    State, Value, buckets_for,
 };
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
@@ -69,6 +70,7 @@ pub(crate) struct World {
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
+    affinities: Vec<AtomicU64>,
 }
 
 impl World {
@@ -99,6 +101,7 @@ impl World {
                     idle,
                     own: 0,
                     stateless: false,
+                    affinity: None,
                     handoff: None,
                 },
             );
@@ -157,12 +160,17 @@ impl World {
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            affinities: (0..AFFINITY_WORDS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
     /// The memory of packets besides the tables.
     pub(crate) fn memory(&self) -> Memory<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted {
+            active: &self.active,
+            shares: Shares(&self.shares),
+            affinity: AffinityCounts(&self.affinities),
+        };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
             counts: Counts { cursors: &self.active[..64], active: &self.active, scores: &[], limits: &[] },

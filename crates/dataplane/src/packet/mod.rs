@@ -27,9 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
-use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
+use evener_core::farm::plan::VIPS_MAX;
 use evener_core::path::decide::Memory;
 use evener_core::path::seed::Seed;
+use evener_core::path::tables::SERVICES_MAX;
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::if_nametoindex;
 

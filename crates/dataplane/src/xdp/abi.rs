@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::affinity::{self, Affinity};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::ForwardCount;
 use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
-use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value};
+use evener_core::path::sessions::{
+    AFFINITY_KEY, AFFINITY_WORDS, BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value,
+};
 use evener_core::path::tables::{
     self, Forwarding, IdleTicks, Pick, RehandoffMode, Ring, ServerEntry, Vip, VipKey,
 };
@@ -49,8 +52,10 @@ pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
     HANDOFF_WORDS, HandoffState, generation_of, handoff, handoff_of, route_entry, route_key,
 };
-pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
+pub(super) use settings::{ABI_VERSION, SETTINGS_LEN, Settings, jiffy_ns};
 
+/// Bits before an IPv4 address that is mapped to IPv6.
+const IPV4_MAPPED_LEN: u32 = 96;
 /// Number of a VIP's idle times. The next two are indexes of them.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
@@ -100,6 +105,7 @@ const VIP_ANNOUNCE: u8 = h::VIP_ANNOUNCE as u8;
 const VIP_STATELESS: u8 = h::VIP_STATELESS as u8;
 const VIP_HANDOFF: u8 = h::VIP_HANDOFF as u8;
 const VIP_LATER: u8 = h::VIP_LATER as u8;
+const VIP_AFFINITY: u8 = h::VIP_AFFINITY as u8;
 
 const fn number_of_pick(pick: Pick) -> u8 {
     let number = match pick {
@@ -124,6 +130,7 @@ const fn number_of_state(state: State) -> u64 {
         State::HalfClosed => h::STATE_HALF_CLOSED,
         State::Answered => h::STATE_ANSWERED,
         State::ServerClosed => h::STATE_SERVER_CLOSED,
+        State::Affinity => h::STATE_AFFINITY,
     }
 }
 
@@ -134,6 +141,8 @@ const _: () = {
         assert!(number_of_state(State::ALL[state]) == State::ALL[state] as u64);
         state += 1;
     }
+    assert!(number_of_state(State::Affinity) == State::Affinity as u64);
+    assert!(h::AFFINITY_KEY == AFFINITY_KEY as u64 && h::AFFINITY_STEP == affinity::STEP as u64);
     assert!(number_of_state(State::Free) == State::Free as u64);
     assert!(number_of_state(State::Claimed) == State::Claimed as u64);
     assert!(h::HASH_SLOTS == tables::HASH_SLOTS as u64 && h::ORDER_MAX == tables::ORDER_MAX as u64);
@@ -148,11 +157,12 @@ const _: () = {
     assert!(h::FRAGMENT_LIFETIME_MS == fragments::LIFETIME_MS);
     assert!(h::HELD_FRAME_MAX == HELD_FRAME_MAX as u64);
     assert!(size_of::<c::held>() == HELD_HEADER_LEN + HELD_FRAME_MAX);
+    assert!(size_of::<c::affinity_count>() * SERVICES_MAX == 8 * AFFINITY_WORDS);
     assert!(size_of::<c::bucket>() == size_of::<Bucket4>());
     assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket4>());
     assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
     assert!(size_of::<c::session6>() * BUCKET_SESSIONS == size_of::<Bucket6>());
-    assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
+    assert!(size_of::<c::vip>() == 128 && size_of::<c::interface>().is_multiple_of(8));
     assert!(PREVIOUS_WORDS * 8 == (2 * tables::HASH_SLOTS).next_multiple_of(8));
     assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
@@ -268,6 +278,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     idle[IDLE_LEAST] = life.saturating_sub(step).max(1);
     idle[IDLE_STEP] = step;
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    let affinity = vip.affinity.unwrap_or(Affinity { tag: 0, prefix_len: 0, lifetime: 0 });
     words(&c::vip {
         key: vip_key(key),
         id: vip.id,
@@ -277,11 +288,24 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
             | flag(vip.handoff.is_some(), VIP_HANDOFF)
-            | flag(vip.handoff.is_some_and(|handoff| handoff.later != RehandoffMode::Stay), VIP_LATER),
+            | flag(vip.handoff.is_some_and(|handoff| handoff.later != RehandoffMode::Stay), VIP_LATER)
+            | flag(vip.affinity.is_some(), VIP_AFFINITY),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
+        client_mask: client_mask(key, affinity.prefix_len),
+        affinity_lifetime: affinity.lifetime,
+        affinity_tag: affinity.tag,
+        pad: [0; 21],
     })
+}
+
+/// Returns the mask of a client's address as in keys of IPv6 sessions, where an IPv4 address is
+/// mapped.
+fn client_mask(key: &VipKey, prefix_len: u8) -> [u64; 2] {
+    let len = u32::from(prefix_len) + if key.address.is_ipv6() { 0 } else { IPV4_MAPPED_LEN };
+    let mask = u128::MAX.checked_shl(128 - len).unwrap_or_default();
+    [(mask >> 64) as u64, mask as u64]
 }
 
 /// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Handoff settings
@@ -312,6 +336,12 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         },
         own: place.own,
         stateless: place.flags & VIP_STATELESS != 0,
+        affinity: (place.flags & VIP_AFFINITY != 0).then_some(Affinity {
+            tag: place.affinity_tag,
+            prefix_len: (place.client_mask.iter().map(|word| word.count_ones()).sum::<u32>()
+                - if place.key.v6 == 0 { IPV4_MAPPED_LEN } else { 0 }) as u8,
+            lifetime: place.affinity_lifetime,
+        }),
         handoff: None,
     };
     Some((key, vip, place.flags & VIP_RING_HALF))

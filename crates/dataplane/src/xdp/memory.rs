@@ -13,7 +13,7 @@ use evener_core::path::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
-use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Sessions, Shares};
+use evener_core::path::sessions::{AffinityCounts, Bucket4, Bucket6, Counted, Sessions, Shares};
 use evener_core::path::unmatched::Unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -38,6 +38,7 @@ pub(super) struct KernelMemory {
     /// Limits of active sessions by server slot.
     pub(super) limits: Shared<AtomicU32>,
     pub(super) shares: Shared<AtomicU64>,
+    pub(super) affinities: Shared<AtomicU64>,
     /// Number of buckets in use per session table.
     pub(super) extents: Shared<AtomicU64>,
     pub(super) cursors: Shared<AtomicU64>,
@@ -59,7 +60,11 @@ pub(super) struct KernelMemory {
 
 impl KernelMemory {
     pub(super) fn memory(&self) -> Memory<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted {
+            active: &self.active,
+            shares: Shares(&self.shares),
+            affinity: AffinityCounts(&self.affinities),
+        };
         Memory {
             sessions: Sessions::new(&self.sessions, &self.sessions6, counted).within(&self.extents),
             counts: Counts {

@@ -394,12 +394,11 @@ fn lift_memlock() {
 /// True if the pins in `dir` can be adopted.
 fn is_adoptable(dir: &Path) -> bool {
     let is_there = |map: &str| dir.join(map).exists();
-    if !program::PINNED.iter().filter(|map| **map != program::EXTENTS).all(|map| is_there(map)) {
+    if !program::PINNED.iter().all(|map| is_there(map)) {
         return false;
     }
     match program::pinned_settings(dir) {
-        // Without extents the tables have never been resized.
-        Ok(settings) if [abi::ABI_VERSION, abi::ABI_WITHOUT_EXTENTS].contains(&settings.abi_version) => true,
+        Ok(settings) if settings.abi_version == abi::ABI_VERSION => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
             tracing::warn!(

@@ -15,7 +15,7 @@ use evener_core::path::guesses;
 use evener_core::path::mark;
 use evener_core::path::ports::{POOL_BUCKETS, POOLS};
 use evener_core::path::seed::Seed;
-use evener_core::path::sessions::{ALL_BUCKETS, FIRST_BUCKETS, SHARE_WORDS, buckets_for, extent_for};
+use evener_core::path::sessions::{AFFINITY_WORDS, FIRST_BUCKETS, SHARE_WORDS, buckets_for, extent_for};
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
@@ -42,7 +42,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and internal maps do not.
-pub(super) const PINNED: [&str; 43] = [
+pub(super) const PINNED: [&str; 44] = [
     "about",
     "commit",
     "vips",
@@ -80,17 +80,14 @@ pub(super) const PINNED: [&str; 43] = [
     "limits",
     "given_now",
     "shares",
-    EXTENTS,
+    "affinities",
+    "extents",
     "cursors",
     "server_stats",
     "user_stats",
     "user_count",
     "reasons",
 ];
-
-/// Map added in ABI version 16. Session tables of version 15 lack it, and are adopted with all
-/// buckets in use.
-pub(super) const EXTENTS: &str = "extents";
 
 /// Sizes and keys of a new data plane.
 #[derive(Clone, Copy, Debug)]
@@ -190,11 +187,9 @@ impl Program {
         };
         let object = load(open, |error| not_loaded("loading the BPF programs", error))?;
         let program = Self::over(object, settings)?;
-        for (word, buckets) in program.memory.extents.iter().zip(program.buckets()) {
-            match adopt {
-                None => word.store(extent_for(FIRST_BUCKETS, buckets), Relaxed),
-                Some(dir) if !has_extents(dir) => word.store(ALL_BUCKETS, Relaxed),
-                Some(_) => {}
+        if adopt.is_none() {
+            for (word, buckets) in program.memory.extents.iter().zip(program.buckets()) {
+                word.store(extent_for(FIRST_BUCKETS, buckets), Relaxed);
             }
         }
         Ok(program)
@@ -218,7 +213,8 @@ impl Program {
             ring_seed: settings.ring_seed,
             sessions: shared(&maps, "sessions", settings.buckets as usize)?,
             shares: words("shares", SHARE_WORDS)?,
-            extents: words(EXTENTS, 2)?,
+            affinities: words("affinities", AFFINITY_WORDS)?,
+            extents: words("extents", 2)?,
             sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
@@ -490,11 +486,6 @@ pub(super) fn table_name(name: &OsStr) -> String {
     name.strip_prefix(".bss.").unwrap_or(&name).to_owned()
 }
 
-/// True if the pinned session tables are resizable.
-fn has_extents(dir: &Path) -> bool {
-    dir.join(EXTENTS).exists()
-}
-
 /// Sets settings and map sizes of an object before it is loaded.
 pub(super) fn prepare(
     open: &mut OpenObject,
@@ -518,8 +509,9 @@ pub(super) fn prepare(
         if let Some(entries) = entries {
             map.set_max_entries(entries).map_err(|error| refused(format!("sizing {name}"), error))?;
         }
-        let is_pinned = |dir: &&Path| PINNED.contains(&&*name) && (name != EXTENTS || has_extents(dir));
-        if let Some(dir) = adopt.filter(is_pinned) {
+        if let Some(dir) = adopt
+            && PINNED.contains(&&*name)
+        {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;
         }
     }

@@ -106,8 +106,10 @@ impl Kernel {
         memory.sessions.begin_move([SESSIONS; 2]);
         memory.sessions.end_move();
         memory.ports.clear(now);
+        let affinities = memory.sessions.affinity_counts().0;
+        assert!(affinities.iter().step_by(2).all(|entries| entries.load(Relaxed) == 0));
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
-        words.for_each(|word| word.store(0, Relaxed));
+        words.chain(affinities).for_each(|word| word.store(0, Relaxed));
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
@@ -241,6 +243,10 @@ fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     let shares =
         |m: &Memory<'_>| -> Vec<u64> { m.sessions.shares().0.iter().map(|n| n.load(Relaxed)).collect() };
     prop_assert_eq!(shares(&core.memory()), shares(&memory));
+    let affinities = |m: &Memory<'_>| -> Vec<u64> {
+        m.sessions.affinity_counts().0.iter().map(|n| n.load(Relaxed)).collect()
+    };
+    prop_assert_eq!(affinities(&core.memory()), affinities(&memory));
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::affinity::Affinity;
 use evener_core::path::cookie::{self, Schedule, SharedKeys};
 use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
@@ -22,7 +23,8 @@ use evener_core::path::reply_hops::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{
-    ALL_BUCKETS, Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, buckets_for, ticks,
+    AFFINITY_WORDS, ALL_BUCKETS, AffinityCounts, Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares,
+    buckets_for, ticks,
 };
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables,
@@ -172,6 +174,12 @@ impl Fragments for TestFragments {
     }
 }
 
+/// Returns the affinity of a VIP. Every second VIP has it.
+fn affinity(id: u16, address: IpAddr) -> Option<Affinity> {
+    let prefix_len = if address.is_ipv6() { 120 } else { 30 };
+    (id % 2 == 0).then_some(Affinity { tag: 3 * id, prefix_len, lifetime: 30_000 })
+}
+
 /// Builds the farm part by part.
 pub struct Builder {
     pub tables: Tables,
@@ -210,6 +218,7 @@ impl Builder {
             idle: IDLE,
             own: 0,
             stateless: false,
+            affinity: affinity(id, address),
             handoff: None,
         };
         self.tables.vips.insert(VipKey { address, port: 80, protocol }, vip);
@@ -338,6 +347,7 @@ pub struct Core {
     scores: Vec<AtomicU16>,
     limits: Vec<AtomicU32>,
     shares: Vec<AtomicU64>,
+    affinities: Vec<AtomicU64>,
     extents: [AtomicU64; 2],
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
@@ -375,6 +385,7 @@ impl Core {
             scores: many(SERVER_SLOTS),
             limits: many(SERVER_SLOTS),
             shares: many(SHARE_WORDS),
+            affinities: many(AFFINITY_WORDS),
             extents: [const { AtomicU64::new(ALL_BUCKETS) }; 2],
             cursors: many(64),
             lease: AtomicU64::new(0),
@@ -393,7 +404,11 @@ impl Core {
     }
 
     pub fn memory(&self) -> Memory<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted {
+            active: &self.active,
+            shares: Shares(&self.shares),
+            affinity: AffinityCounts(&self.affinities),
+        };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted).within(&self.extents),
             counts: Counts {

@@ -91,6 +91,7 @@ fn tables(interfaces: &[(u32, Mac)], servers: &[ServerEntry], announce: bool) ->
                 idle,
                 own: 0,
                 stateless: false,
+                affinity: None,
                 handoff: None,
             },
         )]),

@@ -116,6 +116,7 @@ impl Row {
                 idle,
                 own: 0,
                 stateless: false,
+                affinity: None,
                 handoff: None,
             },
         );

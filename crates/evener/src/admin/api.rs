@@ -218,20 +218,35 @@ pub(super) struct SessionsQuery {
     limit: Option<usize>,
 }
 
+impl SessionsQuery {
+    /// Returns the filter of at most `most` entries.
+    fn filter(self, most: usize) -> Result<SessionFilter, ApiError> {
+        let client = self.client.map(|text| client(&text)).transpose()?;
+        let limit = self.limit.unwrap_or(usize::MAX).min(most);
+        Ok(SessionFilter {
+            service: self.service,
+            client: client.map(|client| client.address),
+            client_port: client.and_then(|client| client.port),
+            limit: (limit < usize::MAX).then_some(limit),
+        })
+    }
+}
+
 pub(super) async fn sessions(
     State(api): State<Api>,
     query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> ApiResult<Vec<views::SessionView>> {
-    let Query(query) = query?;
-    let client = query.client.map(|text| client(&text)).transpose()?;
-    let limit = query.limit.unwrap_or(usize::MAX).min(api.sessions_max);
-    let filter = SessionFilter {
-        service: query.service,
-        client: client.map(|client| client.address),
-        client_port: client.and_then(|client| client.port),
-        limit: (limit < usize::MAX).then_some(limit),
-    };
+    let filter = query?.0.filter(api.sessions_max)?;
     let found = read_view(&api, move |farm| farm.sessions(&filter)).await?;
+    found.map(Json).map_err(|why| ApiError(StatusCode::NOT_FOUND, why))
+}
+
+pub(super) async fn affinity(
+    State(api): State<Api>,
+    query: Result<Query<SessionsQuery>, QueryRejection>,
+) -> ApiResult<Vec<views::AffinityView>> {
+    let filter = query?.0.filter(api.sessions_max)?;
+    let found = read_view(&api, move |farm| farm.affinity(&filter)).await?;
     found.map(Json).map_err(|why| ApiError(StatusCode::NOT_FOUND, why))
 }
 

@@ -9,13 +9,13 @@ use tokio::runtime::Runtime;
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
 use super::{changes, events, listing, table, trace};
-use crate::cli::{AdminArgs, Command, ExplainArgs, SessionsArgs, ViewArgs};
+use crate::cli::{AdminArgs, Command, ExplainArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::folders;
 use crate::runtime::terminal::{self, Page, print};
-use crate::views::{ServerView, ServiceView, SessionView};
+use crate::views::{ServerView, ServiceView};
 
-/// Number of sessions shown on a terminal by default.
+/// Number of sessions or affinity entries shown on a terminal by default.
 const SESSIONS_SHOWN: usize = 100;
 
 /// Executes a command with the daemon. Prints an error on standard error, and with `--json` also on
@@ -30,7 +30,14 @@ pub fn run(command: &Command) -> Exit {
         Command::Names(view) => {
             request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, page| table::names(all, page))
         }
-        Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
+        Command::Sessions(args) => {
+            let client = args.client.map(|client| client.to_string());
+            entries("/v1/sessions", &args.service, client, args.limit, &args.view, table::sessions)
+        }
+        Command::Affinity(args) => {
+            let client = args.client.map(|client| client.to_string());
+            entries("/v1/affinity", &args.service, client, args.limit, &args.view, table::affinity)
+        }
         Command::Explain(args) => request(&args.view, HttpMethod::Get, &explain(args), table::explanation),
         Command::Drain(_)
         | Command::Undrain(_)
@@ -86,6 +93,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Servers(args) => args.list.view.json,
         Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
+        Command::Affinity(args) => args.view.json,
         Command::Explain(args) => args.view.json,
         Command::Drain(args) => args.change.view.json,
         Command::Undrain(args) => args.change.view.json,
@@ -186,26 +194,33 @@ fn done(done: &CommandResult, page: Page) -> String {
     terminal::wrap(&table::message(&done.message), page.width, 0) + "\n"
 }
 
-/// Shows sessions. On a terminal the number is limited by default.
-fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
-    let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
-    // Requests one session more than is shown, to detect if there are more.
-    let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
-    let client = args.client.map(|client| client.to_string());
-    let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
-    let all: Vec<SessionView> = answer(&args.view, HttpMethod::Get, &with_query("/v1/sessions", query))?;
-    match args.view.json {
+/// Shows entries of the session table. On a terminal the number is limited by default.
+fn entries<T: Serialize + DeserializeOwned>(
+    path: &str,
+    service: &Option<String>,
+    client: Option<String>,
+    limit: Option<usize>,
+    view: &ViewArgs,
+    draw: fn(&[T], Page) -> String,
+) -> Result<String, CommandError> {
+    let is_cut = io::stdout().is_terminal() && !view.json && limit.is_none();
+    let shown = is_cut.then_some(SESSIONS_SHOWN);
+    // Requests one entry more than is shown, to detect if there are more.
+    let limit = shown.map(|shown| shown + 1).or(limit).map(|limit| limit.to_string());
+    let query = [("service", service.clone()), ("client", client), ("limit", limit)];
+    let all: Vec<T> = answer(view, HttpMethod::Get, &with_query(path, query))?;
+    match view.json {
         true => json(&all),
-        false => Ok(first_sessions(&all, shown, Page::of_stdout())),
+        false => Ok(first_entries(&all, shown, Page::of_stdout(), draw)),
     }
 }
 
-fn first_sessions(all: &[SessionView], shown: Option<usize>, page: Page) -> String {
+fn first_entries<T>(all: &[T], shown: Option<usize>, page: Page, draw: fn(&[T], Page) -> String) -> String {
     match shown.and_then(|shown| all.get(..shown)).filter(|first| first.len() < all.len()) {
-        None => table::sessions(all, page),
+        None => draw(all, page),
         Some(first) => {
             let count = first.len();
-            table::sessions(first, page)
+            draw(first, page)
                 + &format!(
                     "There are more than these {count}: --limit N shows more, --client and --service fewer.\n"
                 )
@@ -233,6 +248,7 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::SessionView;
 
     const PAGE: Page = Page { width: 80, has_colour: false, breaks_names: false };
 
@@ -248,13 +264,17 @@ mod tests {
             expires_seconds: 900,
         };
         let all: Vec<SessionView> = (0..SESSIONS_SHOWN + 1).map(session).collect();
-        let lines = |shown| first_sessions(&all, shown, PAGE).lines().count();
+        let lines = |shown| first_entries(&all, shown, PAGE, table::sessions).lines().count();
         assert_eq!(lines(None), 1 + all.len(), "what is no terminal gets all");
         assert_eq!(lines(Some(SESSIONS_SHOWN)), 1 + SESSIONS_SHOWN + 1);
         assert!(
-            first_sessions(&all, Some(SESSIONS_SHOWN), PAGE).ends_with("--client and --service fewer.\n")
+            first_entries(&all, Some(SESSIONS_SHOWN), PAGE, table::sessions)
+                .ends_with("--client and --service fewer.\n")
         );
         let few = &all[..SESSIONS_SHOWN];
-        assert_eq!(first_sessions(few, Some(SESSIONS_SHOWN), PAGE).lines().count(), 1 + SESSIONS_SHOWN);
+        assert_eq!(
+            first_entries(few, Some(SESSIONS_SHOWN), PAGE, table::sessions).lines().count(),
+            1 + SESSIONS_SHOWN
+        );
     }
 }

@@ -122,6 +122,15 @@ pub const API_PATHS: &[ApiPath] = &[
         || get(api::sessions),
     ),
     path(
+        "/v1/affinity",
+        &[get_of(
+            "service, client, limit",
+            "List",
+            "Affinity entries: the servers to which clients return. The admin address lists at most 10,000.",
+        )],
+        || get(api::affinity),
+    ),
+    path(
         "/v1/explain",
         &[get_of(
             "client, vip, protocol, request, service",

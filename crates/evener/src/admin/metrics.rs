@@ -473,6 +473,14 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
         |service| service.degraded.into(),
     )?;
     group.gauge("service_sessions", "Active sessions.", |service| service.sessions)?;
+    group.gauge("service_affinity_entries", "Clients that return to their servers.", |service| {
+        service.affinity_entries
+    })?;
+    group.counter(
+        "service_affinity_evicted",
+        "Affinity entries that gave way to sessions or newer entries.",
+        |service| service.affinity_evicted,
+    )?;
     group.counter("service_connections", "Times that a server was chosen.", |service| service.connections)?;
     group.counter("service_packets", "Frames sent to servers.", |service| service.packets)?;
     group.counter("service_bytes", "Bytes of the frames sent to servers.", |service| service.bytes)?;

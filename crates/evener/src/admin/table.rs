@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::runtime::shown::is_shown;
 use crate::runtime::terminal::{self, Colour, Page};
 use crate::views::{
-    DirectorView, DirectorsView, Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView,
-    ServerView, ServiceView, SessionView, StatusView,
+    AffinityView, DirectorView, DirectorsView, Dispatcher, Explanation, HostView, NameView, OverrideView,
+    RequestView, ServerView, ServiceView, SessionView, StatusView,
 };
 
 /// Space between two columns.
@@ -280,6 +280,17 @@ pub(super) fn sessions(sessions: &[SessionView], page: Page) -> String {
         spare(2, figures("EXPIRES", |session| duration(session.expires_seconds))),
     ];
     table(sessions, "There are no sessions.", columns, |_| String::new(), page)
+}
+
+/// Formats affinity entries, one line each.
+pub(super) fn affinity(entries: &[AffinityView], page: Page) -> String {
+    let columns = vec![
+        words("SERVICE", |entry: &AffinityView| entry.service.clone()),
+        words("CLIENT", |entry| entry.client.clone()),
+        words("SERVER", |entry| entry.server.clone()),
+        figures("EXPIRES", |entry| duration(entry.expires_seconds)),
+    ];
+    table(entries, "No client has an affinity entry.", columns, |_| String::new(), page)
 }
 
 /// Formats the usage of the session table.

@@ -75,6 +75,8 @@ pub enum Command {
     Names(ViewArgs),
     /// Show the sessions
     Sessions(SessionsArgs),
+    /// Show the clients that return to their servers, and which
+    Affinity(AffinityArgs),
     /// On a server: show the open requests, and the bytes still to send of each
     Requests(RequestsArgs),
     /// Tell by the exit status whether this director is ready for clients
@@ -290,6 +292,23 @@ pub struct SessionsArgs {
     /// Only those of this client
     #[arg(long, value_name = "IP[:PORT]")]
     pub client: Option<ClientArg>,
+    /// At most this many; unless given, all, or the first 100 on a terminal
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
+    pub limit: Option<usize>,
+    /// How to show them.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// `evener affinity`
+#[derive(Debug, Args)]
+pub struct AffinityArgs {
+    /// Only those of this service
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// Only the one of this client
+    #[arg(long, value_name = "ADDRESS")]
+    pub client: Option<IpAddr>,
     /// At most this many; unless given, all, or the first 100 on a terminal
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     pub limit: Option<usize>,

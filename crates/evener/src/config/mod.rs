@@ -4,6 +4,7 @@
 
 mod addresses;
 mod admin;
+mod affinity;
 mod agent;
 mod defaults;
 mod dispatcher;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evener_core::farm::Route;
-use evener_core::farm::plan::SERVICES_MAX;
 use evener_core::path::content::{HostPattern, METHOD_MAX, PathPattern, PatternError};
+use evener_core::path::tables::SERVICES_MAX;
 use toml::Spanned;
 use toml::de::DeValue;
 

@@ -16,7 +16,7 @@ use super::problems::{Problem, Span};
 use super::route::RouteTargets;
 use super::section::{Complaint, Section};
 use super::server::ServersReader;
-use super::{addresses, health, report, route, values};
+use super::{addresses, affinity, health, report, route, values};
 
 pub(super) const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 pub(super) const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
@@ -42,6 +42,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let by = placement.consumer();
     let policy = section.or(&keys::POLICY, values::policy(by), by.default_policy());
     let stateless = placement::stateless(section, placement, policy.name);
+    let affinity = affinity::read(section, reach.method(), placement, policy.name);
     let slow_start_ms = section.time_or(&keys::SLOW_START);
     let discovery = Discovery::read(section, &reach);
     let listed = ServersReader::new(&addresses, &reach).read(section, discovery.wanted);
@@ -77,6 +78,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
             placement,
             stateless,
             policy: policy.name,
+            affinity,
             slow_start_ms,
             discover: discovery.how,
             discover_interval_ms: discovery.interval_ms,

@@ -1,14 +1,15 @@
 //! Executes the director's orders and reports their results to the director.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::node::group::GroupMessage;
+use evener_core::path::affinity::AffinityClient;
 use evener_core::path::sessions::{SessionKey, Value, ticks};
-use evener_core::path::tables::Tables;
+use evener_core::path::tables::{Tables, Vip};
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
 
@@ -232,10 +233,23 @@ impl Executor {
         self.handing.segment_buffer.get_mut().forget_old(now_ms());
         self.engine.plane.memory().guesses.forget_old(self.engine.plane.now());
         let mut walker = std::mem::take(&mut self.sessions.walker);
-        let walk = self.is_known().and_then(|is_known| {
-            let vips = self.engine.tables().into_iter().flat_map(|tables| tables.vips.values());
-            let syn_idle = vips.map(|vip| (vip.id, vip.idle.syn)).collect();
-            walker.step(&self.engine.plane.memory().sessions, self.engine.plane.now(), &syn_idle, is_known)
+        let walk = self.engine.tables().zip(self.is_known()).and_then(|(tables, is_known)| {
+            let syn_idle = tables.vips.values().map(|vip| (vip.id, vip.idle.syn)).collect();
+            let with_entries = tables.vips.values().filter(|vip| vip.entry_numbers().is_some());
+            let with_entries: BTreeMap<u16, &Vip> = with_entries.map(|vip| (vip.id, vip)).collect();
+            let (memory, now) = (self.engine.plane.memory(), self.engine.plane.now());
+            walker.step(&memory.sessions, now, &syn_idle, |key, value| {
+                let is_known = is_known(key, value);
+                if is_known
+                    && value.state().is_assured()
+                    && let Some(vip) = with_entries.get(&key.vip)
+                    && let Some(client) =
+                        AffinityClient::of(vip, key.client, memory.sessions, memory.seed, now)
+                {
+                    client.refresh();
+                }
+                is_known
+            })
         });
         self.sessions.walker = walker;
         if let Some(mut walk) = walk {
@@ -254,13 +268,16 @@ impl Executor {
         self.sessions.fit(&*self.engine.plane, &self.config.engine)
     }
 
-    /// Returns a predicate that is true if a session's VIP and server are still in force.
+    /// Returns a predicate that is true if a session's VIP and server are still in force, and if an
+    /// affinity entry's service and server are.
     fn is_known(&self) -> Option<impl Fn(SessionKey, Value) -> bool> {
         let tables = self.engine.tables()?;
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
+        let entries: BTreeSet<(u16, u16)> = tables.vips.values().filter_map(Vip::entry_numbers).collect();
         let is_owned = self.is_not_orphan(tables);
         Some(move |key: SessionKey, value: Value| {
-            vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_owned(key, value)
+            let is_in_force = vips.contains(&key.vip) || entries.contains(&(key.vip, key.port));
+            is_in_force && tables.servers.contains_key(&value.server()) && is_owned(key, value)
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use evener_core::farm::plan::SERVICES_MAX;
+use evener_core::path::tables::SERVICES_MAX;
 
 use super::draft::{DraftHealth, DraftRoute, DraftServer, DraftService, Sourced};
 use super::ledger::Ledger;

@@ -8,6 +8,7 @@ use evener_core::farm::choose::{
     ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
 };
 use evener_core::farm::network::is_link_local;
+use evener_core::path::affinity::AffinityClient;
 use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
 use evener_core::pool::ServerState;
@@ -139,6 +140,22 @@ impl PublishedState {
             );
             return None;
         }
+        let (memory, now) = (self.readings.memory(), self.readings.now());
+        let client = AffinityClient::of(vip, flow.client.ip(), memory.sessions, memory.seed, now);
+        if let Some((client, entry)) = client.and_then(|client| Some((client, client.value()?))) {
+            let slot = client.server(&self.snapshot.plan.tables, memory.counts);
+            let name = self.server_name(entry.server()).unwrap_or_else(|| "a removed server".to_owned());
+            let left = ms(entry.expires().wrapping_sub(now)) / 1000;
+            reasons.push(match slot {
+                Some(_) => format!(
+                    "there is no session: affinity sends the client to {name}, for {left} more seconds"
+                ),
+                None => format!("affinity would send the client to {name}, which accepts no new session now"),
+            });
+            if slot.is_some() {
+                return slot;
+            }
+        }
         reasons.push("there is no session: a new one would be chosen by the policy".to_owned());
         let (slot, why) = self.peek(vip, Some(flow.client), RequestContent::Unread)?;
         reasons.push(why);
@@ -188,7 +205,15 @@ impl PublishedState {
             Ok(ChosenServer { server, name, why, .. }) => {
                 let name = &name.server;
                 let why = match why {
-                    ChoiceReason::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
+                    ChoiceReason::Hash { slot } => match client.zip(vip.affinity) {
+                        Some((client, affinity)) => {
+                            let network = affinity.client(client.ip());
+                            format!(
+                                "slot {slot} of the hash table is {name}, for all connections of {network}"
+                            )
+                        }
+                        None => format!("slot {slot} of the hash table is {name}"),
+                    },
                     ChoiceReason::Turn => format!("the position in the ring is {name}"),
                     ChoiceReason::Least => format!("{name} has the fewest sessions for its weight"),
                     ChoiceReason::Two { slot } => {

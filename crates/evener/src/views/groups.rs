@@ -59,6 +59,8 @@ pub(super) fn service(shown: &ShownGroup) -> ServiceView {
         bytes: 0,
         cookies_bad: 0,
         cookies_unchecked: 0,
+        affinity_entries: 0,
+        affinity_evicted: 0,
         requests: counted(shown),
         overrides: Vec::new(),
     }

@@ -4,6 +4,7 @@
 //!
 //! Fields are only ever added. Times are in seconds, sizes in bytes.
 
+mod affinity;
 mod cause;
 mod directors;
 mod explanation;
@@ -27,6 +28,7 @@ use crate::events::Subscriber;
 use crate::state::FarmState;
 
 pub use crate::events::{EventStreamItem, EventView};
+pub use affinity::AffinityView;
 pub use directors::{DirectorView, DirectorsView};
 pub use explanation::{DispatchExplanation, Explanation};
 pub use finding::{Finding, Severity};
@@ -85,6 +87,12 @@ pub trait ViewSource: Send + Sync + 'static {
     /// # Errors
     /// If the service does not exist or has no sessions.
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
+
+    /// Returns matching affinity entries.
+    ///
+    /// # Errors
+    /// If the service does not exist or has no affinity entries.
+    fn affinity(&self, filter: &SessionFilter) -> Result<Vec<AffinityView>, String>;
 
     /// Explains the server of a flow or a request.
     fn explain(&self, subject: &ExplainSubject) -> Explanation;
@@ -153,6 +161,10 @@ impl ViewSource for SnapshotStore {
 
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String> {
         sessions::sessions(&self.latest(), filter)
+    }
+
+    fn affinity(&self, filter: &SessionFilter) -> Result<Vec<AffinityView>, String> {
+        affinity::affinity(&self.latest(), filter)
     }
 
     fn explain(&self, subject: &ExplainSubject) -> Explanation {

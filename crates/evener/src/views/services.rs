@@ -1,11 +1,9 @@
 //! Views of services.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use evener_core::director::ServiceSnapshot;
 use evener_core::farm::{self, Farm};
-use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{OverrideView, overrides};
@@ -48,6 +46,12 @@ pub struct ServiceView {
     /// Number of first segments that were not checked, because too many had invalid cookies.
     #[serde(default)]
     pub cookies_unchecked: u64,
+    /// Number of affinity entries: clients that return to their servers.
+    #[serde(default)]
+    pub affinity_entries: u64,
+    /// Number of affinity entries that gave way to sessions or newer entries.
+    #[serde(default)]
+    pub affinity_evicted: u64,
     /// Values changed at run time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideView>,
@@ -75,11 +79,11 @@ fn service_of(
     moment: &CountedSnapshot,
 ) -> ServiceView {
     let sum = |of: fn(&ServerView) -> u64| servers.iter().map(of).sum::<u64>();
-    let (guesses, vips) =
-        (moment.published.readings.memory().guesses, &moment.published.snapshot.plan.tables.vips);
-    let key = |at: &SocketAddr| VipKey { address: at.ip(), port: at.port(), protocol: service.protocol };
-    let ids: Vec<_> =
-        service.addresses.iter().filter_map(|at| vips.get(&key(at))).map(|vip| vip.id).collect();
+    let (memory, tables) = (moment.published.readings.memory(), &moment.published.snapshot.plan.tables);
+    let (guesses, affinity) = (memory.guesses, memory.sessions.affinity_counts());
+    let vips: Vec<_> = service.vip_keys().filter_map(|key| tables.vips.get(&key)).collect();
+    let ids: Vec<_> = vips.iter().map(|vip| vip.id).collect();
+    let service_number = vips.first().map(|vip| vip.service);
     let gone = moment.published.gone.get(&service.name).copied().unwrap_or_default();
     let up = servers.iter().filter(|server| server.state == "up").count();
     ServiceView {
@@ -99,6 +103,8 @@ fn service_of(
         bytes: gone.bytes + sum(|server| server.bytes),
         cookies_bad: ids.iter().map(|vip| guesses.bad(*vip)).sum(),
         cookies_unchecked: ids.iter().map(|vip| guesses.unchecked(*vip)).sum(),
+        affinity_entries: service_number.map_or(0, |number| affinity.entries(number)),
+        affinity_evicted: service_number.map_or(0, |number| affinity.evicted(number)),
         overrides: Vec::new(),
         requests: BTreeMap::new(),
     }

@@ -62,6 +62,7 @@ fn the_example_shows_the_defaults() {
         [[service]]
         name = "web"
         address = "192.0.2.100:80"
+        affinity = "10m"
         health = { kind = "http", path = "/healthz", host = "www.example.com", body = "ok", port = 8080, fast_interval = "200ms" }
         report = {}
         server = [

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::{
-    BUCKET_SESSIONS, Bucket4, Bucket6, Counted, SessionKey, Sessions, Shares, State, Value, buckets_for,
+    BUCKET_SESSIONS, Bucket4, Bucket6, Counted, SessionKey, Sessions, State, Value, buckets_for,
 };
 use serde::Serialize;
 
@@ -56,7 +56,7 @@ pub(super) fn run() -> Outcome {
 fn fill(family: Family, (four, six): (&[Bucket4], &[Bucket6]), bucket_bytes: usize) -> Filled {
     let active: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
     // No VIP has a share, and all sessions are assured, so no session is evicted.
-    let sessions = Sessions::new(four, six, Counted { active: &active, shares: Shares(&[]) });
+    let sessions = Sessions::new(four, six, Counted { active: &active, ..Counted::NOTHING });
     let buckets = four.len().max(six.len());
     let slots = buckets * BUCKET_SESSIONS;
     let seed = Seed(0x5eed_0000_dead_beef, 0x0123_4567_89ab_cdef);

@@ -100,7 +100,7 @@ impl Spec {
     }
 
     fn sessions_table(&self) -> Sessions<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
         Sessions::new(&self.four, &self.six, counted)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
+use evener_core::path::affinity::Affinity;
 use evener_core::path::content::{
     HashKey, HostPattern, PathPattern, PatternError, RouteIndex, RoutePattern as ContentRoute,
 };
@@ -72,6 +73,7 @@ struct Service {
     /// Index of this host in an every-host service.
     own: Option<usize>,
     stateless: bool,
+    affinity_ms: Option<u64>,
     /// Servers of the previous hash table.
     previous: Vec<usize>,
     handoff: Option<Terms>,
@@ -180,12 +182,10 @@ impl World {
 
     fn service(&mut self, line: &str) -> Result<(), Wrong> {
         // An address also contains colons, but without a space behind.
-        let (head, members) = line
-            .split_once(": ")
-            .or_else(|| line.strip_suffix(':').map(|head| (head, "")))
-            .ok_or(
-                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [own SERVER [stateless]] \
-                 [handoff [mss N] [punt SERVER] [closes | moves]]: SERVER...`",
+        let (head, members) =
+            line.split_once(": ").or_else(|| line.strip_suffix(':').map(|head| (head, ""))).ok_or(
+                "a service is `service NAME tcp|udp ADDRESS:PORT... POLICY [announce] [affinity MS] \
+                 [own SERVER [stateless]] [handoff [mss N] [punt SERVER] [closes | moves]]: SERVER...`",
             )?;
         let mut words = Words::of(head);
         words.expect("service")?;
@@ -207,6 +207,8 @@ impl World {
             )
         })?;
         let announce = words.take("announce");
+        let affinity_ms =
+            words.take("affinity").then(|| words.parse("a number of milliseconds")).transpose()?;
         let own = words.take("own").then(|| self.place(words.next("a server's name")?)).transpose()?;
         let stateless = own.is_some() && words.take("stateless");
         let handoff = match protocol {
@@ -225,6 +227,7 @@ impl World {
             servers,
             own,
             stateless,
+            affinity_ms,
             previous,
             handoff,
             routes,
@@ -428,6 +431,9 @@ impl World {
                     idle,
                     own: service.own.map_or(NO_SERVER, |place| place as u16 + 1),
                     stateless: service.stateless,
+                    affinity: service
+                        .affinity_ms
+                        .map(|ms| Affinity::new(number, if address.is_ipv6() { 64 } else { 32 }, ms)),
                     handoff: service.handoff.map(|terms| Handoff {
                         mss: terms.mss,
                         punt: terms.punt.map_or(NO_SERVER, |place| place as u16 + 1),

@@ -9,7 +9,7 @@ mod slots;
 mod tests;
 mod weight_scale;
 
-pub use slots::{SERVICES_MAX, Slots};
+pub use slots::Slots;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -26,8 +26,10 @@ use rings::{OwnPlace, RingPolicy};
 use weight_scale::Scale;
 
 use crate::farm;
+use crate::farm::ClientAffinity;
 use crate::farm::membership::{LinkAddress, Member, RestoredServer, ServerRoute};
 use crate::net::wire::Mac;
+use crate::path::affinity::Affinity;
 use crate::path::ports::HOLD_MS;
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
@@ -378,6 +380,7 @@ impl Planner<'_> {
                 idle: idle_ticks(service),
                 own,
                 stateless: service.stateless,
+                affinity: affinity(service, key.address),
                 handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
             };
             self.tables.vips.insert(key, vip);
@@ -523,6 +526,13 @@ fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError
     policy::for_packets(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
         service: service.name.clone(),
         policy: service.policy.into(),
+    })
+}
+
+/// Returns the affinity of the clients of a service address.
+fn affinity(service: &farm::Service, address: IpAddr) -> Option<Affinity> {
+    service.affinity.map(|ClientAffinity { time_ms, prefix_lens: [four, six] }| {
+        Affinity::new(digest(&service.name) as u16, if address.is_ipv6() { six } else { four }, time_ms)
     })
 }
 

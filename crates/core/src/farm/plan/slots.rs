@@ -5,13 +5,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::VIPS_MAX;
 use crate::farm;
-use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VIP_IDS, VipKey};
-
-/// Maximum number of services of a farm. Each service has at least one VIP. All service numbers are
-/// below this limit.
-pub const SERVICES_MAX: usize = VIPS_MAX;
+use crate::path::tables::{NO_SERVER, SERVER_SLOTS, SERVICES_MAX, Tables, VIP_IDS, VipKey};
 
 /// Assignment of numbers to servers, VIPs and services.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -94,7 +89,7 @@ impl Slots {
         let ids = 1..VIP_IDS as u16;
         let after_last = ids.clone().filter(|id| *id > self.last_vip_id).chain(ids);
         let is_free = |id: &u16| self.vips.values().all(|taken| taken != id);
-        // A plan uses at most VIPS_MAX numbers, and the numbers of the previous plan are freed
+        // A plan uses at most `VIPS_MAX` numbers, and the numbers of the previous plan are freed
         // later. So a number is always free.
         let id = after_last.into_iter().find(is_free).unwrap_or_default();
         self.vips.insert(key, id);

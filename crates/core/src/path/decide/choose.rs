@@ -4,6 +4,7 @@
 use super::flow::Flow;
 use super::follow::{PacketSide, first_mark, has_ended};
 use super::{Decide, Reason};
+use crate::path::affinity::AffinityClient;
 use crate::path::arrival::Arrival;
 use crate::path::select::{by_hash, by_previous, select};
 use crate::path::sessions::{FlowHash, FoundSession, SessionKey, State, Value};
@@ -91,7 +92,7 @@ impl Decide<'_, '_> {
         let Some(ring) = self.tables.rings.get(&vip.service) else {
             return counted(vip.own, Reason::NoSession);
         };
-        let hash = key.ring_hash(self.memory.ring_seed);
+        let hash = vip.ring_hash(key, self.memory.ring_seed);
         if arrival == Arrival::Direct {
             let server = self.by_tables(vip, ring, hash);
             if server == NO_SERVER || server != vip.own {
@@ -134,7 +135,7 @@ impl Decide<'_, '_> {
                 State::HalfClosed | State::ServerClosed => {
                     flow.vip.stateless || !server.up || server.weight == 0
                 }
-                State::Free | State::Claimed | State::Established | State::Closing => false,
+                State::Free | State::Claimed | State::Established | State::Closing | State::Affinity => false,
             }
     }
 
@@ -149,11 +150,11 @@ impl Decide<'_, '_> {
 
     /// Opens a session, and replaces `found` if there is one.
     fn open_session(&self, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Selected {
-        let ring_hash = flow.key.ring_hash(self.memory.ring_seed);
+        let ring_hash = flow.vip.ring_hash(flow.key, self.memory.ring_seed);
         let server = match flow.arrival {
-            Arrival::Direct => {
+            Arrival::Direct => self.former_server(flow).unwrap_or_else(|| {
                 select(self.tables, self.memory.counts, flow.vip.service, flow.vip.pick, ring_hash)
-            }
+            }),
             Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
         };
         if server == NO_SERVER
@@ -180,6 +181,23 @@ impl Decide<'_, '_> {
             _ => server,
         };
         Selected { server, also_counted: Some(reason), ..selected }
+    }
+
+    fn affinity_client(&self, flow: &Flow<'_>) -> Option<AffinityClient<'_>> {
+        AffinityClient::of(flow.vip, flow.key.client, self.memory.sessions, self.memory.seed, flow.now)
+    }
+
+    /// Returns the server of the client's former sessions, if it accepts a new one.
+    fn former_server(&self, flow: &Flow<'_>) -> Option<u16> {
+        self.affinity_client(flow)?.server(self.tables, self.memory.counts)
+    }
+
+    /// Records the server of a client who has just completed a handshake, for the client's next
+    /// sessions.
+    pub(super) fn record_client(&self, flow: &Flow<'_>, server: u16) {
+        if let Some(client) = self.affinity_client(flow) {
+            client.record(self.tables, server);
+        }
     }
 
     /// Writes a flow's new session, and replaces `found` if there is one.

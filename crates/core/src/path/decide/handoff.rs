@@ -357,7 +357,7 @@ impl Decide<'_, '_> {
     fn choose_by_content(&self, flow: &Flow<'_>, request: &[u8]) -> Selected {
         let (server, route) = match self.find_ring(flow, request) {
             RouteMatch::Ring { route, ring } => {
-                let hash = flow.key.ring_hash(self.memory.ring_seed);
+                let hash = flow.vip.ring_hash(flow.key, self.memory.ring_seed);
                 let server = select(self.tables, self.memory.counts, ring, flow.vip.pick, hash);
                 (server, (route != NO_ROUTE).then_some(route))
             }

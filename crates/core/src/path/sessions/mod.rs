@@ -28,11 +28,13 @@
 //!
 //! - an embryonic session, of the source (IPv4 /24, IPv6 /56) with most embryonic sessions in these
 //!   buckets, the earliest expiry first;
+//! - an affinity entry ([`crate::path::affinity`]);
 //! - a session that is closed or half-closed;
 //! - an assured session whose VIP exceeds its share, if the VIP of the new session has less than
 //!   its share.
 //!
-//! An assured session within its VIP's share is never evicted.
+//! An assured session within its VIP's share is never evicted. A new affinity entry evicts only
+//! affinity entries, and takes a vacant slot only in a bucket that is at least half vacant.
 
 mod atomic;
 mod extent;
@@ -43,7 +45,7 @@ mod value;
 
 pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
 pub use resize::{ResizeStep, TableResizer, buckets_in_use_for};
-pub use shares::{SHARE_WORDS, Shares};
+pub use shares::{AFFINITY_WORDS, AffinityCounts, SHARE_WORDS, Shares};
 pub use table::{Bucket, FoundSession, Table, Words};
 pub use value::{Class, LIFE_MAX, State, Value};
 
@@ -73,6 +75,10 @@ pub const fn ticks(ms: u64) -> u32 {
 pub const fn ms(ticks: u32) -> u64 {
     ((ticks as u64) << 20) / 1_000_000
 }
+
+/// Flag of [`SessionKey::vip`] in the key of an affinity entry. The other bits are the number of
+/// the service.
+pub const AFFINITY_KEY: u16 = 1 << 15;
 
 /// Key of a session: the client's endpoint and the number of the VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,7 +125,10 @@ impl SessionKey {
 
     /// Returns the hash that selects from the hash tables. Hosts with the same seed compute the
     /// same hash. The hash covers only the client's address and port (Distributed Packet Rewriting,
-    /// section 3), since each host numbers its VIPs itself.
+    /// section 3), since each host numbers its VIPs itself. [`Vip::ring_hash`] takes the service's
+    /// affinity into account.
+    ///
+    /// [`Vip::ring_hash`]: crate::path::tables::Vip::ring_hash
     pub fn ring_hash(&self, seed: Seed) -> FlowHash {
         SessionKey { vip: 0, ..*self }.hash(seed)
     }
@@ -206,11 +215,14 @@ pub struct Counted<'a> {
     pub active: &'a [AtomicU64],
     /// Assured sessions, by VIP.
     pub shares: Shares<'a>,
+    /// Affinity entries, by service.
+    pub affinity: AffinityCounts<'a>,
 }
 
 impl Counted<'_> {
     /// Counts of nothing, for tables whose entries are not counted.
-    pub const NOTHING: Counted<'static> = Counted { active: &[], shares: Shares(&[]) };
+    pub const NOTHING: Counted<'static> =
+        Counted { active: &[], shares: Shares(&[]), affinity: AffinityCounts(&[]) };
 
     fn active(&self, value: Value, by: i64) {
         if value.state().is_active()
@@ -226,8 +238,11 @@ impl Counted<'_> {
         }
     }
 
-    /// Counts a session that was added (`by` 1) or removed (`by` -1).
+    /// Counts a session or affinity entry that was added (`by` 1) or removed (`by` -1).
     fn count(&self, vip: u16, value: Value, by: i64) {
+        if value.state() == State::Affinity {
+            self.affinity.count(vip & !AFFINITY_KEY, by);
+        }
         self.active(value, by);
         self.assured(vip, value, by);
     }
@@ -296,14 +311,20 @@ impl<'a> Sessions<'a> {
         self.four.extent.masks().is_moving() || self.six.extent.masks().is_moving()
     }
 
-    /// Computes the share of each VIP of `tables`.
+    /// Computes the share of each VIP of `tables`, and forgets the evictions of other services.
     pub fn share(&self, tables: &Tables) {
+        self.counted.affinity.keep(tables);
         self.counted.shares.share(tables, self.four.sized_for(), self.six.sized_for());
     }
 
     /// Returns the shares and assured counts of the VIPs.
     pub const fn shares(&self) -> Shares<'a> {
         self.counted.shares
+    }
+
+    /// Returns the counts of affinity entries.
+    pub const fn affinity_counts(&self) -> AffinityCounts<'a> {
+        self.counted.affinity
     }
 
     /// Returns the number of session slots in the buckets in use.
@@ -355,7 +376,8 @@ impl<'a> Sessions<'a> {
         self.four.change(found, to)
     }
 
-    /// Lists live sessions. Other threads may add and remove sessions at the same time.
+    /// Lists live sessions and affinity entries. Other threads may add and remove sessions at the
+    /// same time.
     pub fn list(&self, now: u32) -> impl Iterator<Item = Session> + use<'a> {
         let four =
             self.four.list(now).map(|(words, value)| Session { key: SessionKey::of_word(words), value });
@@ -390,6 +412,7 @@ impl<'a> Sessions<'a> {
             count.store(0, Relaxed);
         }
         self.counted.shares.clear_counts();
+        self.counted.affinity.clear_entries();
         self.four.recover(now);
         self.six.recover(now);
     }

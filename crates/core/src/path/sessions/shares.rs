@@ -5,11 +5,65 @@
 //! session. Sessions that are not assured don't count towards the share.
 
 use super::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::path::tables::{Tables, VIP_IDS};
+use crate::path::tables::{SERVICES_MAX, Tables, VIP_IDS};
 use core::net::IpAddr;
 
 /// Number of words of all shares: two for each VIP id.
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;
+
+/// Number of words of all [`AffinityCounts`]: two for each service.
+pub const AFFINITY_WORDS: usize = 2 * SERVICES_MAX;
+
+/// Counts of affinity entries ([`crate::path::affinity`]), two words per service: the present
+/// entries, and the entries that were evicted before they expired.
+#[derive(Clone, Copy, Debug)]
+pub struct AffinityCounts<'a>(pub &'a [AtomicU64]);
+
+impl AffinityCounts<'_> {
+    fn word(&self, service: u16, at: usize) -> Option<&AtomicU64> {
+        self.0.get(2 * usize::from(service) + at)
+    }
+
+    fn read(&self, service: u16, at: usize) -> u64 {
+        self.word(service, at).map_or(0, |word| word.load(Relaxed))
+    }
+
+    /// Number of entries of a service.
+    pub fn entries(&self, service: u16) -> u64 {
+        self.read(service, 0)
+    }
+
+    /// Number of entries of a service that were evicted.
+    pub fn evicted(&self, service: u16) -> u64 {
+        self.read(service, 1)
+    }
+
+    pub(super) fn count(&self, service: u16, by: i64) {
+        if let Some(word) = self.word(service, 0) {
+            word.fetch_add(by as u64, Relaxed);
+        }
+    }
+
+    pub(super) fn count_evicted(&self, service: u16) {
+        if let Some(word) = self.word(service, 1) {
+            word.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Forgets the evictions of services that are not in `tables`, since their numbers may become
+    /// other services'.
+    pub(super) fn keep(&self, tables: &Tables) {
+        for service in (0..SERVICES_MAX as u16).filter(|number| !tables.rings.contains_key(number)) {
+            if let Some(word) = self.word(service, 1) {
+                word.store(0, Relaxed);
+            }
+        }
+    }
+
+    pub(super) fn clear_entries(&self) {
+        self.0.iter().step_by(2).for_each(|word| word.store(0, Relaxed));
+    }
+}
 
 /// Two words per VIP, shared by the engine's threads and the control plane: the guaranteed number
 /// of assured sessions, and their current number.

@@ -6,7 +6,7 @@ use super::atomic::{
     fence,
 };
 use super::extent::{self, Extent};
-use super::{BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State, Value};
+use super::{AFFINITY_KEY, BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State, Value};
 
 /// Words of a key. The caller defines their meaning.
 pub type Words<const N: usize> = [u64; N];
@@ -163,7 +163,8 @@ impl<'a, const N: usize> Table<'a, N> {
     /// Inserts a new session. Until its first bucket is half full, the session enters that bucket,
     /// which lookups read first. Otherwise the session enters the emptier one of its two buckets,
     /// since two choices keep buckets level (Mitzenmacher 2001). If both buckets are full, the
-    /// insert evicts another session. Returns the number of the slot.
+    /// insert evicts another session. For an affinity entry a bucket is full when it is half full.
+    /// Returns the number of the slot.
     ///
     /// # Errors
     /// [`Full`] if no session in the two buckets may be evicted.
@@ -193,12 +194,14 @@ impl<'a, const N: usize> Table<'a, N> {
         now: u32,
     ) -> Result<usize, Full> {
         let pair = self.pair(hash, mask).ok_or(Full)?;
-        if let Some((number, slot)) = self.claim_in(self.order(pair, now), hash, now) {
+        let order = self.order(pair, now);
+        let takes_vacant = value.state() != State::Affinity || !self.is_half_full(order[0], now);
+        if takes_vacant && let Some((number, slot)) = self.claim_in(order, hash, now) {
             self.fill(slot, key, value);
             return Ok(number);
         }
         // Another CPU may win the slot, so the eviction is tried again.
-        let displaced = (0..ATTEMPTS).find_map(|_| self.claim_candidate(pair, key, now));
+        let displaced = (0..ATTEMPTS).find_map(|_| self.claim_candidate(pair, key, value, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
@@ -209,6 +212,11 @@ impl<'a, const N: usize> Table<'a, N> {
         let (vacant1, vacant2) = (self.buckets[first].vacant(now), self.buckets[second].vacant(now));
         let crowded = vacant1 < BUCKET_SESSIONS / 2 && vacant2 > vacant1;
         if crowded { [second, first] } else { [first, second] }
+    }
+
+    /// True if more than half of a bucket's slots are taken.
+    fn is_half_full(&self, number: usize, now: u32) -> bool {
+        self.buckets[number].vacant(now) < BUCKET_SESSIONS / 2
     }
 
     /// Claims a vacant slot, in the first of these buckets that has one. Returns the slot with its
@@ -244,8 +252,8 @@ impl<'a, const N: usize> Table<'a, N> {
         self.counted.count(vip_of(key), value, 1);
     }
 
-    /// Evicts a session from two full buckets for `newcomer` and claims its slot. Fails if another
-    /// CPU changed the victim first.
+    /// Evicts a session from two full buckets for `newcomer`, which gets `value`, and claims its
+    /// slot. Fails if another CPU changed the victim first.
     ///
     /// Among embryonic sessions, the victim belongs to the source with most embryonic sessions in
     /// these buckets, the newcomer included. So a client that sends from a whole network evicts its
@@ -254,10 +262,12 @@ impl<'a, const N: usize> Table<'a, N> {
         &self,
         numbers: [usize; 2],
         newcomer: &Words<N>,
+        value: Value,
         now: u32,
     ) -> Option<(usize, &'a Slot<N>)> {
-        let (shares, vip) = (self.counted.shares, vip_of(newcomer));
+        let (shares, vip, state) = (self.counted.shares, vip_of(newcomer), value.state());
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
+            class if state == State::Affinity => (class == Class::Affinity).then_some(class),
             Class::Assured => {
                 (shares.is_short(vip) && shares.is_beyond(vip_of(key))).then_some(Class::Assured)
             }
@@ -287,6 +297,9 @@ impl<'a, const N: usize> Table<'a, N> {
         let won = slot.value.compare_exchange(value.0, Value::CLAIMED.0, Acquire, Relaxed).is_ok();
         if won {
             self.counted.count(vip_of(&key), value, -1);
+            if value.state() == State::Affinity {
+                self.counted.affinity.count_evicted(vip_of(&key) & !AFFINITY_KEY);
+            }
         }
         won.then_some((at, slot))
     }

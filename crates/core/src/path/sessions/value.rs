@@ -24,6 +24,8 @@ pub enum State {
     /// The client has sent FIN or RST, or an attacker has forged it. This closes only one direction
     /// (RFC 9293, section 3.6).
     HalfClosed = 7,
+    /// No session but the affinity entry of a client: see [`crate::path::affinity`].
+    Affinity = 8,
     /// As [`State::New`], but the server's SYN-ACK was seen.
     Answered = 10,
     /// As [`State::UdpNew`], but a packet of the server was seen.
@@ -37,6 +39,8 @@ pub enum State {
 pub enum Class {
     /// Only first packets were seen, which an attacker can send with a forged source address.
     Embryonic,
+    /// Affinity entry, not a session.
+    Affinity,
     /// The session is closed or half-closed.
     Ending,
     /// The client has answered a packet that only the client could see, as far as this host knows.
@@ -44,7 +48,7 @@ pub enum Class {
 }
 
 impl State {
-    /// All states that a live session may have.
+    /// All states that a live session may have. An affinity entry is not a session.
     pub const ALL: [State; 9] = [
         State::New,
         State::Answered,
@@ -62,6 +66,7 @@ impl State {
         match self {
             State::Free | State::Claimed => None,
             State::New | State::Answered | State::UdpNew | State::UdpAnswered => Some(Class::Embryonic),
+            State::Affinity => Some(Class::Affinity),
             State::Closing | State::HalfClosed | State::ServerClosed => Some(Class::Ending),
             State::Established | State::Udp => Some(Class::Assured),
         }
@@ -85,7 +90,7 @@ impl State {
     /// Returns the idle timeout of a session in this state, in ticks.
     pub const fn idle(self, idle: &IdleTicks) -> u32 {
         match self {
-            State::Free | State::Claimed => 0,
+            State::Free | State::Claimed | State::Affinity => 0,
             State::New | State::Answered => idle.syn,
             State::Established => idle.tcp,
             State::Closing => idle.closing,
@@ -120,6 +125,7 @@ impl State {
             State::Answered => "answered",
             State::Established => "established",
             State::HalfClosed => "half-closed",
+            State::Affinity => "affinity",
             State::ServerClosed => "server-closed",
             State::Closing => "closing",
             State::Udp => "udp",
@@ -137,6 +143,7 @@ impl State {
             5 => State::Udp,
             6 => State::UdpNew,
             7 => State::HalfClosed,
+            8 => State::Affinity,
             10 => State::Answered,
             14 => State::UdpAnswered,
             15 => State::ServerClosed,

@@ -63,6 +63,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
             idle,
             own: 4095,
             stateless: true,
+            affinity: None,
             handoff: None,
         };
         assert_eq!(vip_of(&vip(&key, &entry, 1)), Some((key, entry, 1)));

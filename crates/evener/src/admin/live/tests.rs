@@ -7,8 +7,8 @@ use crate::board::request::{ExplainSubject, SessionFilter};
 use crate::events::{Bus, Subscriber};
 use crate::state::FarmState;
 use crate::views::{
-    DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView,
-    SessionView, StatusView,
+    AffinityView, DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView,
+    ServiceView, SessionView, StatusView,
 };
 
 /// A farm that counts how often it is read, and shows this count as its connections.
@@ -82,6 +82,10 @@ impl ViewSource for Counted {
 
     fn takes_packets(&self) -> bool {
         false
+    }
+
+    fn affinity(&self, _: &SessionFilter) -> Result<Vec<AffinityView>, String> {
+        Ok(Vec::new())
     }
 
     fn sessions(&self, _: &SessionFilter) -> Result<Vec<SessionView>, String> {

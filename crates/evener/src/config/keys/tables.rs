@@ -28,6 +28,8 @@ const PORTS: std::ops::RangeInclusive<u64> = 1..=65_535;
 const INTERVAL_MS: std::ops::RangeInclusive<u64> = 50..=3_600_000;
 /// Limits of the idle times of sessions, in milliseconds.
 const IDLE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+/// Limits of the time for which clients are remembered, in milliseconds.
+const AFFINITY_MS: std::ops::RangeInclusive<u64> = 1_000..=7 * 86_400_000;
 /// Limits of the times between members' messages, in milliseconds.
 const GROUP_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Limits of the intervals of hosts' and agents' reports, in milliseconds.
@@ -153,6 +155,8 @@ table!(service {
         "would part the tables of hosts for a while, and with placement = \"every-host\" all need the same",
         "remove it",
     );
+    AFFINITY = ConfigKey::time("affinity", AFFINITY_MS).only_for(Packets);
+    AFFINITY_MASK = ConfigKey::list("affinity_mask").only_for(Packets).requires("affinity", "add for example affinity = \"10m\", or remove it");
     STATELESS =
         ConfigKey::flag("stateless", false).only_for(Packets).placement(Placement::EveryHost, "is only for placement \"every-host\"", "remove it");
     SOURCE_NAT = ConfigKey::flag("source_nat", false).only_for(Packets).methods(&[Nat]);

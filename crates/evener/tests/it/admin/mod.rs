@@ -28,8 +28,8 @@ use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
 use evener::state::{FarmState, OrderError, Outcome};
 use evener::views::{
-    DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView,
-    SessionView, StatusView, ViewSource,
+    AffinityView, DirectorsView, EventView, Explanation, FarmView, HostView, NameView, ServerView,
+    ServiceView, SessionView, StatusView, ViewSource,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -77,6 +77,13 @@ impl ViewSource for Shown {
 
     fn interfaces(&self) -> Vec<String> {
         status().interfaces
+    }
+
+    fn affinity(&self, filter: &SessionFilter) -> Result<Vec<AffinityView>, String> {
+        match filter.client {
+            Some(_) => Ok(views::affinity()),
+            None => Err("service web has no affinity".into()),
+        }
     }
 
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String> {

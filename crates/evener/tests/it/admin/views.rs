@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use evener::board::request::{ExplainSubject, FlowQuery};
 use evener::record::{AccessLog, DecisionLatency};
 use evener::views::{
-    DirectorView, DirectorsView, DispatchExplanation, Dispatcher, Explanation, HandshakesView, HostView,
-    InstalledPart, NameView, NodeRefusal, ServerView, ServiceView, SessionView, StatusView,
+    AffinityView, DirectorView, DirectorsView, DispatchExplanation, Dispatcher, Explanation, HandshakesView,
+    HostView, InstalledPart, NameView, NodeRefusal, ServerView, ServiceView, SessionView, StatusView,
 };
 
 pub fn status() -> StatusView {
@@ -93,6 +93,8 @@ pub fn services() -> Vec<ServiceView> {
         bytes: 987_654_321,
         cookies_bad: 7,
         cookies_unchecked: 5,
+        affinity_entries: 11,
+        affinity_evicted: 2,
         overrides: Vec::new(),
         requests: [("redirected".to_owned(), 6)].into(),
     }]
@@ -255,6 +257,15 @@ pub fn sessions() -> Vec<SessionView> {
         state: "established".into(),
         idle_seconds: 3,
         expires_seconds: 897,
+    }]
+}
+
+pub fn affinity() -> Vec<AffinityView> {
+    vec![AffinityView {
+        service: "web".into(),
+        client: "198.51.100.7/32".into(),
+        server: "web2".into(),
+        expires_seconds: 600,
     }]
 }
 

@@ -317,7 +317,8 @@ fn tables(kind: Kind) -> Tables {
         Kind::TwoChoices => Pick::Two,
         Kind::Link | Kind::EveryHost | Kind::Tunnel | Kind::Nat => Pick::Cursor,
     };
-    let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, handoff: None };
+    let vip =
+        Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, affinity: None, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
     let second = if pick == Pick::Two { policy::second_candidates(&hash) } else { [].into() };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::path::content::{HostPattern, PathPattern, RequestClass, RequestKey, RouteMatch};
 use crate::path::mark::ForwardCount;
+use crate::path::tables::SERVICES_MAX;
 
 fn near(name: &str, on_link: bool) -> MemberState {
     change(up(name), |m| {

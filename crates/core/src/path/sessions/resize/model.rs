@@ -36,7 +36,7 @@ impl World {
     }
 
     fn table(&self) -> Table<'_, 1> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
         Table::new(&self.buckets, counted).within(Extent(Some(&self.extent)))
     }
 

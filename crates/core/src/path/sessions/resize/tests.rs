@@ -38,7 +38,7 @@ impl World {
     }
 
     fn table(&self) -> Table<'_, 1> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
         Table::new(&self.buckets, counted).within(super::super::Extent(Some(&self.extent)))
     }
 
@@ -238,7 +238,7 @@ fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
 /// Takes steps until the next step may wait.
 fn fit(world: &World, fitting: &mut TableResizer, most: usize, now: u32) {
     let none: [super::super::Bucket6; 0] = [];
-    let counted = Counted { active: &world.active, shares: Shares(&world.shares) };
+    let counted = Counted { active: &world.active, shares: Shares(&world.shares), ..Counted::NOTHING };
     let sessions = Sessions::new(&world.buckets, &none, counted).within(core::slice::from_ref(&world.extent));
     for _ in 0..10_000 {
         match fitting.step(&sessions, [most, 0], SEED, now) {

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* Affinity of clients to servers: core/src/path/affinity.rs. */
+#ifndef EVENER_AFFINITY_H
+#define EVENER_AFFINITY_H
+
+#include "director/flow.h"
+#include "director/select.h"
+
+/* True if clients of a VIP have affinity entries. With PICK_HASH the hash needs none. */
+static __always_inline bool has_affinity_entries(const struct vip *vip)
+{
+	return vip->flags & VIP_AFFINITY && vip->pick != PICK_HASH;
+}
+
+/* Returns the key of the affinity entry of a client. */
+static __always_inline struct key6 client_key(const struct vip *vip, const struct key6 *key)
+{
+	return (struct key6){ { key->word[0] & vip->client_mask[0], key->word[1] & vip->client_mask[1],
+				(__u64)vip->affinity_tag << 16 | AFFINITY_KEY | vip->service } };
+}
+
+/* Returns the entry of a server that accepts new sessions, or NULL. */
+static __always_inline struct server *accepting_server(__u32 slot)
+{
+	struct server *server = present_server(slot);
+
+	return server && server->flags & SERVER_UP && server->weight ? server : 0;
+}
+
+/* Returns the server of the former sessions of a flow's client, or NO_SERVER. Not inlined: only
+ * the first packet of a session needs it. */
+__attribute__((noinline)) int former_server(const struct vip *vip, const struct key6 *key, __u32 now)
+{
+	struct found found = {};
+	struct key6 client;
+	__u16 server;
+
+	if (!vip || !key)
+		return NO_SERVER;
+	client = client_key(vip, key);
+	if (!find_session(&client, vip->key.v6, session_hash(&client, vip->key.v6), now, &found))
+		return NO_SERVER;
+	server = value_server(found.value);
+	return accepting_server(server) && !is_full(server) ? server : NO_SERVER;
+}
+
+/* Records the server of a client who has completed a handshake. The server of an earlier session
+ * stays recorded while it accepts new sessions. Not inlined, like former_server(). */
+__attribute__((noinline)) int record_client(const struct vip *vip, const struct key6 *key, __u32 server, __u32 now)
+{
+	struct flow entry = { .vip = vip, .now = now };
+	struct found found = {};
+	struct key6 client;
+	__u64 value;
+
+	if (!vip || !key)
+		return 0;
+	client = client_key(vip, key);
+	entry.key = &client;
+	entry.v6 = vip->key.v6;
+	entry.hash = session_hash(&client, entry.v6);
+	value = value_of(server, STATE_AFFINITY, now + vip->affinity_lifetime);
+	if (!find_flow(&entry, &found))
+		return insert_flow(&entry, value);
+	if (accepting_server(value_server(found.value))) {
+		if ((__s32)(value_expires(value) - value_expires(found.value)) <= AFFINITY_STEP)
+			return 0;
+		value = value_of(value_server(found.value), STATE_AFFINITY, value_expires(value));
+	}
+	return change_session(&found, value);
+}
+
+#endif
