@@ -23,7 +23,7 @@ use crate::path::select::Counts;
 use crate::path::sessions::{
     AFFINITY_KEY, FlowHash, FoundSession, SessionKey, Sessions, State, Value, ticks,
 };
-use crate::path::tables::{Pick, Tables, Vip};
+use crate::path::tables::{Affinity, Pick, Tables, Vip};
 
 /// Time by which entries outlast the set time, in milliseconds. The entries of clients with open
 /// sessions are refreshed every ten seconds, and none may expire too early.
@@ -31,17 +31,6 @@ pub const SLACK_MS: u64 = 15_000;
 /// Minimum extension of an entry's expiry that is stored, in ticks. So the many connections of one
 /// client don't write its entry each time.
 pub const STEP: u32 = ticks(1_000);
-
-/// Affinity of the clients of a VIP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Affinity {
-    /// Part of a digest of the service's name, since the service's number may become another's.
-    pub tag: u16,
-    /// Prefix length of the network that counts as one client, in bits.
-    pub prefix_len: u8,
-    /// Lifetime of an entry after a refresh, in ticks.
-    pub lifetime: u32,
-}
 
 impl Affinity {
     /// Returns the affinity of the VIPs of a service, for `time_ms` after a client's last session.

@@ -11,7 +11,6 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::affinity::Affinity;
 use crate::path::content::RouteIndex;
 use crate::path::mark::{ForwardCount, PUNTED};
 
@@ -105,6 +104,17 @@ pub struct Vip {
     /// Settings of method `handoff`; `None` for other methods. With it this host accepts
     /// connections and hands them off once the client has sent a request.
     pub handoff: Option<Handoff>,
+}
+
+/// Affinity of the clients of a VIP to servers: [`crate::path::affinity`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// Part of a digest of the service's name, since the service's number may become another's.
+    pub tag: u16,
+    /// Prefix length of the network that counts as one client, in bits.
+    pub prefix_len: u8,
+    /// Lifetime of an entry after a refresh, in ticks.
+    pub lifetime: u32,
 }
 
 /// Settings for accepting connections before their handoff.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::affinity::{self, Affinity};
+use evener_core::path::affinity;
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::ForwardCount;
@@ -15,7 +15,7 @@ use evener_core::path::sessions::{
     AFFINITY_KEY, AFFINITY_WORDS, BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value,
 };
 use evener_core::path::tables::{
-    self, Forwarding, IdleTicks, Pick, RehandoffMode, Ring, ServerEntry, Vip, VipKey,
+    self, Affinity, Forwarding, IdleTicks, Pick, RehandoffMode, Ring, ServerEntry, Vip, VipKey,
 };
 use evener_core::path::{fragments, ports};
 

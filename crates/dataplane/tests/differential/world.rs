@@ -11,7 +11,6 @@ use std::sync::{Arc, LazyLock};
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::affinity::Affinity;
 use evener_core::path::cookie::{self, Schedule, SharedKeys};
 use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
@@ -27,8 +26,8 @@ use evener_core::path::sessions::{
     buckets_for, ticks,
 };
 use evener_core::path::tables::{
-    Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables,
-    Vip, VipKey,
+    Affinity, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, SERVER_SLOTS,
+    ServerEntry, Tables, Vip, VipKey,
 };
 use evener_core::path::unmatched::{self, Unmatched};
 use evener_dataplane::xdp::XdpEngine;

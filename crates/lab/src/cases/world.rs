@@ -7,7 +7,6 @@ use std::sync::Arc;
 use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::affinity::Affinity;
 use evener_core::path::content::{
     HashKey, HostPattern, PathPattern, PatternError, RouteIndex, RoutePattern as ContentRoute,
 };
@@ -17,7 +16,7 @@ use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Forwarding, HASH_SLOTS, Handoff, IdleTicks, NO_SERVER, Pick, RehandoffMode, ReplyOrigin, Ring,
+    Affinity, Forwarding, HASH_SLOTS, Handoff, IdleTicks, NO_SERVER, Pick, RehandoffMode, ReplyOrigin, Ring,
     ServerEntry, Tables, Vip, VipKey,
 };
 use evener_core::pool::policy::{self, PacketPolicy, Weighted, maglev, second_candidates};

@@ -26,16 +26,14 @@ use rings::{OwnPlace, RingPolicy};
 use weight_scale::Scale;
 
 use crate::farm;
-use crate::farm::ClientAffinity;
 use crate::farm::membership::{LinkAddress, Member, RestoredServer, ServerRoute};
 use crate::net::wire::Mac;
-use crate::path::affinity::Affinity;
 use crate::path::ports::HOLD_MS;
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 use crate::path::tables::{
-    BEHIND_MAX, Forwarding, IdleTicks, NO_SERVER, ReplyOrigin, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
-    VipKey,
+    Affinity, BEHIND_MAX, Forwarding, IdleTicks, NO_SERVER, ReplyOrigin, SERVICE_SERVERS_MAX, ServerEntry,
+    Tables, Vip, VipKey,
 };
 use crate::pool::health;
 use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
@@ -531,8 +529,10 @@ fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError
 
 /// Returns the affinity of the clients of a service address.
 fn affinity(service: &farm::Service, address: IpAddr) -> Option<Affinity> {
-    service.affinity.map(|ClientAffinity { time_ms, prefix_lens: [four, six] }| {
-        Affinity::new(digest(&service.name) as u16, if address.is_ipv6() { six } else { four }, time_ms)
+    service.affinity.map(|affinity| {
+        let [four, six] = affinity.prefix_lens;
+        let prefix_len = if address.is_ipv6() { six } else { four };
+        Affinity::new(digest(&service.name) as u16, prefix_len, affinity.time_ms)
     })
 }
 
