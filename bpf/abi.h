@@ -223,7 +223,7 @@ struct vip {
 	__u16 own; /* every-host farm: slot of this host; NO_SERVER on a director */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the state */
 	struct ip address6; /* zeros for IPv4 */
-	/* VIP_AFFINITY: core/src/path/affinity.rs, Affinity */
+	/* VIP_AFFINITY: core/src/path/tables.rs, Affinity */
 	__u64 client_mask[2]; /* mask of the first two words of a struct session6's key */
 	__u32 affinity_lifetime; /* in ticks */
 	__u16 affinity_tag;

@@ -44,22 +44,31 @@ __attribute__((noinline)) int former_server(const struct vip *vip, const struct 
 	return accepting_server(server) && !is_full(server) ? server : NO_SERVER;
 }
 
+/* Notes that a flow's client has completed a handshake with a server. record_client() follows at
+ * the end of the slow path, where it has enough stack. */
+static __always_inline void note_client(struct client_entry *client, const struct flow *flow, __u16 server)
+{
+	client->key = client_key(flow->vip, flow->key);
+	client->v6 = flow->v6;
+	client->now = flow->now;
+	client->value = value_of(server, STATE_AFFINITY, flow->now + flow->vip->affinity_lifetime);
+}
+
 /* Records the server of a client who has completed a handshake. The server of an earlier session
  * stays recorded while it accepts new sessions. Not inlined, like former_server(). */
-__attribute__((noinline)) int record_client(const struct vip *vip, const struct key6 *key, __u32 server, __u32 now)
+__attribute__((noinline)) int record_client(struct client_entry *client)
 {
-	struct flow entry = { .vip = vip, .now = now };
+	struct flow entry = {};
 	struct found found = {};
-	struct key6 client;
 	__u64 value;
 
-	if (!vip || !key)
+	if (!client)
 		return 0;
-	client = client_key(vip, key);
-	entry.key = &client;
-	entry.v6 = vip->key.v6;
-	entry.hash = session_hash(&client, entry.v6);
-	value = value_of(server, STATE_AFFINITY, now + vip->affinity_lifetime);
+	entry.key = &client->key;
+	entry.v6 = client->v6;
+	entry.now = client->now;
+	entry.hash = session_hash(&client->key, client->v6);
+	value = client->value;
 	if (!find_flow(&entry, &found))
 		return insert_flow(&entry, value);
 	if (accepting_server(value_server(found.value))) {

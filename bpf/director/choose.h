@@ -3,6 +3,7 @@
 #ifndef EVENER_CHOOSE_H
 #define EVENER_CHOOSE_H
 
+#include "director/affinity.h"
 #include "director/follow.h"
 #include "director/parse.h"
 #include "director/select.h"
@@ -134,6 +135,8 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 
 		if (session_applies(flow->arrival, vip, found.value) && !selects_new_server(flow, found.value, server)) {
 			selected->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
+			if (has_affinity_entries(vip) && is_assured(selected->session) && !is_assured(found.value))
+				note_client(&packet->at->client, flow, value_server(found.value));
 			selected->server = value_server(found.value);
 			return server;
 		}

@@ -279,8 +279,11 @@ __attribute__((noinline)) int slow_path(context *ctx)
 	if (!at)
 		return (__s8)VERDICT_DROP;
 	at->pkt.also_counted = 0;
+	at->client.value = 0;
 	frame_begin(ctx);
 	outcome = take_steps(ctx, at);
+	if (at->client.value)
+		record_client(&at->client);
 	reason = (__u32)outcome >> REASON_SHIFT;
 	if (at->pkt.also_counted)
 		count_reason(at->pkt.also_counted);

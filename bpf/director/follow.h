@@ -4,7 +4,6 @@
 #ifndef EVENER_FOLLOW_H
 #define EVENER_FOLLOW_H
 
-#include "director/affinity.h"
 #include "director/flow.h"
 #include "net/tcp.h"
 
@@ -204,9 +203,8 @@ static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct 
 	value = with_mark(value_in(flow, value_server(was), step & 0xf), step >> UPDATE_MARK & MARK_MASK);
 	if (step & UPDATE_LASTS && (__s32)(value_expires(value) - value_expires(was)) < 0)
 		value = (__u32)value | was >> 32 << 32;
-	if (is_stale(flow->vip, was, value) && change_session(found, value) && is_assured(value) && !is_assured(was) &&
-	    has_affinity_entries(flow->vip) && !(side & OF_SERVER))
-		record_client(flow->vip, flow->key, value_server(value), flow->now);
+	if (is_stale(flow->vip, was, value))
+		change_session(found, value);
 	return value;
 }
 

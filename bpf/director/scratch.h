@@ -93,6 +93,14 @@ struct weighed {
 	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
+/* Affinity entry that the packet's client needs: affinity.h. The value is 0 if it needs none. */
+struct client_entry {
+	struct key6 key;
+	__u64 value;
+	__u32 now;
+	bool v6;
+};
+
 /* New addresses and ports of a packet. A port of 0 isn't changed. */
 struct ends {
 	struct ip src, dst;
@@ -255,6 +263,7 @@ struct scratch {
 	struct tcp_answer answer;
 	struct reading reading;
 	struct trace trace;
+	struct client_entry client;
 	struct weighed weighed;
 };
 

@@ -176,7 +176,7 @@ impl Fragments for TestFragments {
 /// Returns the affinity of a VIP. Every second VIP has it.
 fn affinity(id: u16, address: IpAddr) -> Option<Affinity> {
     let prefix_len = if address.is_ipv6() { 120 } else { 30 };
-    (id % 2 == 0).then_some(Affinity { tag: 3 * id, prefix_len, lifetime: 30_000 })
+    id.is_multiple_of(2).then_some(Affinity { tag: 3 * id, prefix_len, lifetime: 30_000 })
 }
 
 /// Builds the farm part by part.

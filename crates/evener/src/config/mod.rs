@@ -57,7 +57,7 @@ pub use group::{GroupService, Tls};
 use include::SourceText;
 pub use keys::schema;
 use keys::tables::{file, log};
-pub(crate) use keys::{idle_limits_ms, interval_limits_ms};
+pub(crate) use keys::{affinity_limits_ms, idle_limits_ms, interval_limits_ms};
 pub use load::{Checked, LoadedConfig, Sources, check, load, load_tables, parse};
 pub(crate) use load::{load_again, parse_changed};
 pub use member::MemberConfig;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService, unused_name};
+use super::features;
 use super::ledger::Ledger;
 use super::reasons;
 use super::settle::SERVERS;
@@ -18,6 +19,8 @@ pub(super) struct DraftPool {
     pub(super) report: Vec<String>,
     /// Further keys of the service, as lines of TOML.
     pub(super) keys: Vec<String>,
+    /// Place of the rule that binds clients to servers, if there is one.
+    pub(super) stick: Option<usize>,
     /// Places in the source, besides the places of the servers.
     pub(super) lines: BTreeSet<usize>,
     pub(super) comments: Vec<String>,
@@ -114,6 +117,10 @@ fn add_servers(
             service.slow_start_ms = pool.slow_start_ms;
             service.report.clone_from(&pool.report);
             service.keys.clone_from(&pool.keys);
+            if service.method == DraftMethod::Handoff && pool.policy != Some("hash") {
+                features::remove_affinity(&mut service.keys);
+                pool.stick.iter().for_each(|line| ledger.leave(*line, &reasons::AFFINITY_HANDOFF));
+            }
         } else {
             differences(ledger, service, pool);
         }

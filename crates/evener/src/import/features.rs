@@ -6,20 +6,49 @@
 
 use super::draft::{DraftHealth, DraftServer, DraftTls};
 use super::reasons::{self, LeftReason};
+use super::render::time;
+use super::values::affinity_limits_ms;
 
 /// `Ok` if a feature is carried over, or the reason why not.
 pub(super) type Carried = Result<(), &'static LeftReason>;
 
-/// Client affinity: connections from one client address go to the same server. The affinity expires
-/// after `_seconds`, if the source has a time. `_keys` are keys of
-/// `[[service]]`.
-pub(super) fn affinity(_keys: &mut Vec<String>, _seconds: Option<u64>) -> Carried {
-    Err(&reasons::AFFINITY)
+/// Time of affinity by a hash, which does not depend on the time.
+const ANY_TIME_MS: u64 = 600_000;
+
+/// Client affinity: connections from one client address go to the same server, until `time_ms`
+/// after the client's last one. `keys` are keys of `[[service]]`.
+pub(super) fn affinity(keys: &mut Vec<String>, time_ms: Option<u64>) -> Carried {
+    let time_ms = time_ms.filter(|ms| affinity_limits_ms().contains(ms)).ok_or(&reasons::AFFINITY)?;
+    // A time that is written beside a hash counts.
+    keys.retain(|key| !key.starts_with("affinity = "));
+    keys.push(format!("affinity = {}", time(time_ms)));
+    Ok(())
+}
+
+/// Sets what counts as one client: the prefix lengths of IPv4 and IPv6. Does nothing for single
+/// addresses, since that is the default.
+pub(super) fn affinity_mask(keys: &mut Vec<String>, lens: [u8; 2]) {
+    keys.retain(|key| !key.starts_with("affinity_mask = "));
+    if lens != [32, 64] {
+        keys.push(format!("affinity_mask = {lens:?}"));
+    }
+}
+
+/// True if these keys have affinity.
+pub(super) fn has_affinity(keys: &[String]) -> bool {
+    keys.iter().any(|key| key.starts_with("affinity = "))
+}
+
+/// Removes affinity and its mask.
+pub(super) fn remove_affinity(keys: &mut Vec<String>) {
+    keys.retain(|key| !key.starts_with("affinity"));
 }
 
 /// Client affinity by a policy that hashes only the client's address.
-pub(super) fn address_hash(keys: &mut Vec<String>) -> Carried {
-    affinity(keys, None).map_err(|_| &reasons::ADDRESS_HASH)
+pub(super) fn address_hash(keys: &mut Vec<String>) {
+    if !has_affinity(keys) {
+        keys.push(format!("affinity = {}", time(ANY_TIME_MS)));
+    }
 }
 
 /// Marks a server as a backup, which gets connections only while no other server is up.

@@ -18,11 +18,19 @@ pub(super) fn policy(scheduler: &str) -> (Option<&'static str>, Option<&'static 
         "lc" | "wlc" => (Some("least-connections"), None),
         "twos" => (Some("power-of-two"), None),
         "sed" | "nq" | "lblc" | "lblcr" => (Some("least-connections"), Some(&reasons::POLICY)),
-        "sh" | "mh" => (Some("hash"), Some(&reasons::ADDRESS_HASH)),
+        "sh" | "mh" => (Some("hash"), None),
         "dh" => (Some("hash"), Some(&reasons::POLICY)),
         _ => (None, Some(&reasons::POLICY)),
     }
 }
+
+/// True if an IPVS scheduler with these flags hashes the client's address without its port.
+pub(super) fn hashes_address(scheduler: &str, flags: &str) -> bool {
+    matches!(scheduler, "sh" | "mh") && !flags.contains(&format!("{scheduler}-port"))
+}
+
+/// Time of IPVS for persistence without a time, in seconds.
+const PERSISTENCE: &str = "300";
 
 /// Options: short name, long name and number of arguments.
 const OPTIONS: [(&str, &str, usize); 32] = [
@@ -234,23 +242,14 @@ impl IpvsadmReader<'_, '_> {
         let (policy, left) = policy(scheduler);
         let flags = command.get("--sched-flags").unwrap_or_default();
         service.policy = policy;
-        let has_port =
-            scheduler == "mh" && flags.contains("mh-port") || scheduler == "sh" && flags.contains("sh-port");
-        let left = match left.filter(|_| !has_port) {
-            Some(reason) if *reason == reasons::ADDRESS_HASH => {
-                features::address_hash(&mut service.keys).err()
-            }
-            left => left,
-        };
+        if hashes_address(scheduler, flags) {
+            features::address_hash(&mut service.keys);
+        }
         if let Some(reason) = left {
             self.ledger.leave_part(line, &format!("-s {scheduler}"), reason);
         }
-        if let Some(seconds) = command.get("--persistent")
-            && let Err(reason) = features::affinity(&mut service.keys, seconds.parse().ok())
-        {
-            self.ledger.leave_part(line, format!("-p {seconds}").trim(), reason);
-        }
-        self.details(command, line, &["--netmask", "--pe", "--ops"]);
+        self.persistence(command, line, &mut service);
+        self.details(command, line, &["--pe", "--ops"]);
         service.comments.push("IPVS probes no servers; Evener does, by its default.".to_owned());
         if let Some(name) = command.service() {
             self.known.insert(name, self.services.len());
@@ -258,12 +257,26 @@ impl IpvsadmReader<'_, '_> {
         self.services.push(service);
     }
 
+    /// Reads the persistence of a service, and what counts as one client.
+    fn persistence(&mut self, command: &IpvsCommand, line: usize, service: &mut DraftService) {
+        let Some(written) = command.get("--persistent") else { return };
+        let seconds = if written.is_empty() { PERSISTENCE } else { written };
+        if let Err(reason) = features::affinity(&mut service.keys, values::seconds_ms(seconds)) {
+            return self.ledger.leave_part(line, format!("-p {written}").trim(), reason);
+        }
+        let Some(mask) = command.get("--netmask") else { return };
+        match values::client_mask(mask) {
+            Some(lens) => features::affinity_mask(&mut service.keys, lens),
+            None => self.ledger.leave_part(line, &format!("-M {mask}"), &reasons::AFFINITY),
+        }
+    }
+
     /// Leaves the options that have no counterpart.
     fn details(&mut self, command: &IpvsCommand, line: usize, options: &[&str]) {
         for option in options {
             if let Some(value) = command.get(option) {
                 let reason = match *option {
-                    "--netmask" | "--pe" => &reasons::AFFINITY,
+                    "--pe" => &reasons::AFFINITY,
                     "--ops" => &reasons::ONE_PACKET,
                     "--u-threshold" | "--l-threshold" => &reasons::MAX_CONNECTIONS,
                     _ => &reasons::TUNNEL_CHECKSUM,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::draft::{DraftHealth, DraftMethod, DraftServer, DraftService, DraftTls, Placeholders, Sourced};
 use super::features;
-use super::ipvsadm::{has_server, policy};
+use super::ipvsadm::{has_server, hashes_address, policy};
 use super::ledger::Ledger;
 use super::reasons::{self, LeftReason};
 use super::settle::{ADDRESSES, SERVERS};
@@ -14,7 +14,7 @@ use super::values::{self, EndpointHost};
 
 /// Blocks and statements without a counterpart, by their first word. An entry that ends in a
 /// punctuation mark matches as a prefix.
-const LEFT: [(&str, &LeftReason); 52] = [
+const LEFT: [(&str, &LeftReason); 51] = [
     ("vrrp_", &reasons::VRRP),
     ("global_defs", &reasons::PROCESS),
     ("static_", &reasons::VRRP),
@@ -41,7 +41,6 @@ const LEFT: [(&str, &LeftReason); 52] = [
     ("notify_", &reasons::SCRIPTS),
     ("ha_suspend", &reasons::VRRP),
     ("nat_mask", &reasons::CHECK_DETAIL),
-    ("persistence_granularity", &reasons::AFFINITY),
     ("persistence_engine", &reasons::AFFINITY),
     ("ip_family", &reasons::FWMARK),
     ("ops", &reasons::ONE_PACKET),
@@ -68,6 +67,23 @@ const LEFT: [(&str, &LeftReason); 52] = [
     ("virtualhost", &reasons::CHECK_DETAIL),
     ("snmp_name", &reasons::PROCESS),
 ];
+
+/// Time of keepalived for persistence without a time, in seconds.
+const PERSISTENCE: &str = "360";
+
+/// Sets affinity if the scheduler hashes the client's address without its port, and removes what
+/// counts as one client if there is no affinity.
+fn hash_address(service: &mut DraftService, statements: &[Statement]) {
+    let last = |names: [&str; 2]| statements.iter().rfind(|one| names.contains(&one.word(0)));
+    let scheduler = last(["lb_algo", "lvs_sched"]).map_or("", |one| one.word(1));
+    let flags = last(["mh-port", "sh-port"]).map_or("", |one| one.word(0));
+    if hashes_address(scheduler, flags) {
+        features::address_hash(&mut service.keys);
+    }
+    if !features::has_affinity(&service.keys) {
+        features::remove_affinity(&mut service.keys);
+    }
+}
 
 fn reason(word: &str) -> &'static LeftReason {
     let fits = |entry: &&(&str, _)| match entry.0.ends_with(['_', '-', '@', '$', '~']) {
@@ -174,6 +190,7 @@ impl KeepalivedReader<'_, '_> {
                 self.ledger.leave_statement(quorum, &reasons::QUORUM_SORRY);
             }
         }
+        hash_address(&mut service, statement.inner());
         self.finish_health(&mut service, checks);
         let is_moved = |at: &Sourced<SocketAddr>| self.moved.contains(&at.value.ip());
         let (moved, others): (Vec<_>, Vec<_>) = service.addresses.iter().cloned().partition(is_moved);
@@ -225,20 +242,21 @@ impl KeepalivedReader<'_, '_> {
             "lb_algo" | "lvs_sched" => {
                 let (policy, reason) = policy(value);
                 service.policy = policy.or(service.policy);
-                left = match reason {
-                    Some(reason) if *reason == reasons::ADDRESS_HASH => {
-                        features::address_hash(&mut service.keys).err()
-                    }
-                    reason => reason,
-                };
+                left = reason;
             }
+            "mh-port" | "sh-port" => {}
             "lb_kind" | "lvs_method" => service.method = method(statement),
             "protocol" => service.is_udp = value == "UDP",
             "persistence_timeout" => {
-                if let Err(reason) = features::affinity(&mut service.keys, value.parse().ok()) {
+                let seconds = if value.is_empty() { PERSISTENCE } else { value };
+                if let Err(reason) = features::affinity(&mut service.keys, values::seconds_ms(seconds)) {
                     return self.ledger.leave_statement(statement, reason);
                 }
             }
+            "persistence_granularity" => match values::client_mask(value) {
+                Some(lens) => features::affinity_mask(&mut service.keys, lens),
+                None => return self.ledger.leave_statement(statement, &reasons::AFFINITY),
+            },
             "virtualhost" => checks.host = Some(value.to_owned()),
             "connect_timeout" | "retry" | "nb_get_retry" | "connect_port" => {
                 checks.general.push(statement.clone());

@@ -178,20 +178,20 @@ reasons! {
             "cache on the servers, or in a cache in front of them that is a server of Evener's";
         COOKIES: "Evener sets and reads no cookies",
             "keep sessions in a store that all servers share";
-        AFFINITY: "this version has no affinity by the client's address",
-            "policy = \"hash\" binds address and port; else keep sessions in a shared store";
+        AFFINITY: "affinity is by the client's address, for a time from 1 s to 7 days",
+            "write affinity and affinity_mask if that serves; see docs/guide/policies.md";
+        AFFINITY_HANDOFF: "here the request chooses among servers, so affinity is only for policy \"hash\"",
+            "write policy = \"hash\" and affinity; see docs/guide/policies.md";
         MAX_CONNECTIONS: "only servers have a limit of connections, and there is no queue",
             "write max_connections on the servers; policy least-connections or power-of-two evens them out";
         QUEUES: "a packet isn't held back: there are no queues, retries or limits of rate",
             "limit on the servers; a connection goes to a server that is up at its first packet";
-        STICK_TABLES: "there are no stick tables",
-            "policy = \"hash\" binds address and port; else keep sessions in a shared store";
+        STICK_TABLES: "there are no stick tables, but affinity by the client's address (stick on src)",
+            "write affinity if that serves, or keep sessions in a store that all servers share";
         STATIC: "Evener serves no files",
             "serve them from one of the servers";
         POLICY: "Evener has no such policy",
             "the policy written here is the nearest; see docs/guide/policies.md";
-        ADDRESS_HASH: "policy \"hash\" goes by the client's address and port, this by the address alone",
-            "keep sessions in a store that all servers share, if they need one server";
         ONE_POLICY: "a service has one policy, whatever its routes",
             "make two services of it if it matters";
         ONE_PACE: "a service has one slow start, one kind of report and one affinity for all of its servers",

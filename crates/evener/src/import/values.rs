@@ -1,6 +1,6 @@
 //! Parses addresses, ports and times in the notations of other programs.
 
-pub(super) use crate::config::{idle_limits_ms, interval_limits_ms};
+pub(super) use crate::config::{affinity_limits_ms, idle_limits_ms, interval_limits_ms};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Common names of ports (services(5)).
@@ -148,6 +148,17 @@ pub(super) fn time_ms(text: &str, unit: u64) -> Option<u64> {
 pub(super) fn seconds_ms(text: &str) -> Option<u64> {
     let seconds: f64 = text.parse().ok()?;
     (0.0..=1e9).contains(&seconds).then_some((seconds * 1_000.0) as u64)
+}
+
+/// Parses a network mask of IPv4, or a prefix length of IPv6. Returns the prefix lengths of both IP
+/// versions, with the default of the other.
+pub(super) fn client_mask(text: &str) -> Option<[u8; 2]> {
+    if let Ok(mask) = text.parse::<Ipv4Addr>() {
+        let len = mask.to_bits().leading_ones();
+        let is_mask = len > 0 && mask.to_bits().count_ones() == len;
+        return is_mask.then_some([len as u8, 64]);
+    }
+    text.parse().ok().filter(|len| (1..=128).contains(len)).map(|len| [32, len])
 }
 
 /// Returns the timeout, shortened if needed to end before the next probe begins.

@@ -24,7 +24,7 @@ pub use agent::Agent;
 pub use handoff::{Handoff, Offer, route, wait_for_count};
 pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
-pub use views::{AccessLog, Explanation, Installed, Peer, Server, Service, Session, Status};
+pub use views::{AccessLog, AffinityEntry, Explanation, Installed, Peer, Server, Service, Session, Status};
 
 /// Time limit of the daemon's start and end, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);

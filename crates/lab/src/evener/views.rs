@@ -127,6 +127,8 @@ pub struct Service {
     pub cookies_bad: u64,
     /// Number of first segments that were left unchecked.
     pub cookies_unchecked: u64,
+    /// Number of clients that return to their servers.
+    pub affinity_entries: u64,
 }
 
 /// Load report of a server in `evener servers --json`.
@@ -188,6 +190,16 @@ pub struct Session {
     pub state: String,
     /// Seconds since the last packet.
     pub idle_seconds: u64,
+}
+
+/// Entry in `evener affinity --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AffinityEntry {
+    pub service: String,
+    /// The client's network.
+    pub client: String,
+    pub server: String,
+    pub expires_seconds: u64,
 }
 
 impl Session {

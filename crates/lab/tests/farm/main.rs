@@ -31,6 +31,7 @@ macro_rules! by_way {
     };
 }
 
+mod affinity;
 mod cards;
 mod changes;
 mod datagrams;

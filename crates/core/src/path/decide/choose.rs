@@ -72,8 +72,11 @@ impl Decide<'_, '_> {
         };
         if let Some(session) = found.filter(applies) {
             let server = session.value.server();
-            let session = self.follow(flow, client_side(self.tables.servers.get(&server)), session);
-            return Selected { session: Some(session), ..Selected::of(server) };
+            let value = self.follow(flow, client_side(self.tables.servers.get(&server)), session);
+            if value.state().is_assured() && !session.value.state().is_assured() {
+                self.record_client(flow, server);
+            }
+            return Selected { session: Some(value), ..Selected::of(server) };
         }
         match flow.opens() {
             true => self.open_session(flow, found),
@@ -194,7 +197,7 @@ impl Decide<'_, '_> {
 
     /// Records the server of a client who has just completed a handshake, for the client's next
     /// sessions.
-    pub(super) fn record_client(&self, flow: &Flow<'_>, server: u16) {
+    fn record_client(&self, flow: &Flow<'_>, server: u16) {
         if let Some(client) = self.affinity_client(flow) {
             client.record(self.tables, server);
         }

@@ -100,12 +100,8 @@ impl Decide<'_, '_> {
     /// Extends a session's lifetime and updates its state. Returns the session's new value.
     pub(super) fn follow(&self, flow: &Flow<'_>, side: PacketSide, session: FoundSession<'_>) -> Value {
         let Some(value) = next_value(flow, side, session.value) else { return session.value };
-        if flow.is_stale(session.value, value)
-            && self.memory.sessions.change(session, value)
-            && value.state().is_assured()
-            && !session.value.state().is_assured()
-        {
-            self.record_client(flow, value.server());
+        if flow.is_stale(session.value, value) {
+            self.memory.sessions.change(session, value);
         }
         value
     }

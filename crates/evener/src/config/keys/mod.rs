@@ -270,6 +270,11 @@ pub(crate) fn interval_limits_ms() -> RangeInclusive<u64> {
     tables::health::INTERVAL.limits()
 }
 
+/// Returns the limits of the time for which clients are remembered, in milliseconds.
+pub(crate) fn affinity_limits_ms() -> RangeInclusive<u64> {
+    tables::service::AFFINITY.limits()
+}
+
 /// Returns the limits of idle times of sessions, in milliseconds.
 pub(crate) fn idle_limits_ms() -> RangeInclusive<u64> {
     tables::timeouts::TCP.limits()

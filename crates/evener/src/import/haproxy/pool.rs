@@ -9,11 +9,13 @@ use crate::import::features;
 use crate::import::ledger::Ledger;
 use crate::import::reasons::{self, LeftReason};
 use crate::import::settle::SERVERS;
+use crate::import::values;
 
 /// Reads a backend from the lines of its `defaults` and its own.
 pub(super) fn read(lines: &[&HaproxyLine], ledger: &mut Ledger<'_>, places: &mut Placeholders) -> DraftPool {
     let mut pool = DraftPool::default();
     balance(lines, &mut pool, ledger);
+    stick(lines, &mut pool, ledger);
     // A `default-server` line applies to the servers after it, together with earlier ones.
     let mut defaults: Vec<&HaproxyLine> = Vec::new();
     let mut options: Vec<ServerOptions> = Vec::new();
@@ -67,7 +69,10 @@ fn balance(lines: &[&HaproxyLine], pool: &mut DraftPool, ledger: &mut Ledger<'_>
         "roundrobin" | "static-rr" => ("round-robin", None),
         "leastconn" => ("least-connections", None),
         random if random == "random" || random.starts_with("random(") => ("power-of-two", None),
-        "source" => ("hash", features::address_hash(&mut pool.keys).err()),
+        "source" => {
+            features::address_hash(&mut pool.keys);
+            ("hash", None)
+        }
         _ => ("hash", Some(&reasons::POLICY)),
     };
     pool.policy = Some(policy);
@@ -77,6 +82,44 @@ fn balance(lines: &[&HaproxyLine], pool: &mut DraftPool, ledger: &mut Ledger<'_>
             ledger.leave(line.line, reason);
         }
     }
+}
+
+/// Reads `stick on src` with the stick table of the backend itself. Other tables and rules are
+/// left.
+fn stick(lines: &[&HaproxyLine], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {
+    let last = |is: fn(&HaproxyLine) -> bool| lines.iter().rev().find(|line| is(line));
+    let Some(rule) = last(|line| line.word(0) == "stick" && line.word(1) == "on") else { return };
+    let Some(table) = last(|line| line.word(0) == "stick-table") else { return };
+    let value = |name: &str| table.words.iter().skip_while(|word| *word != name).nth(1);
+    let is_by_address = value("type").is_some_and(|kind| kind == "ip" || kind == "ipv6");
+    // Without a time entries stay until the table is full.
+    let time_ms = match value("expire") {
+        Some(time) => values::time_ms(time, 1),
+        None => Some(*values::affinity_limits_ms().end()),
+    };
+    let Some(lens) = client_of(rule.word(2)).filter(|_| rule.words.len() == 3 && is_by_address) else {
+        return;
+    };
+    if let Err(reason) = features::affinity(&mut pool.keys, time_ms) {
+        return ledger.leave(table.line, reason);
+    }
+    features::affinity_mask(&mut pool.keys, lens);
+    pool.stick = Some(rule.line);
+    pool.lines.extend([rule.line, table.line]);
+}
+
+/// Reads the expression of the client's address: `src`, or `src,ipmask(LENGTH[,LENGTH])`. Returns
+/// the prefix lengths of IPv4 and IPv6.
+fn client_of(text: &str) -> Option<[u8; 2]> {
+    if text == "src" {
+        return Some([32, 64]);
+    }
+    let (four, six) = match text.strip_prefix("src,ipmask(")?.strip_suffix(')')?.split_once(',') {
+        Some((four, six)) => (four, six),
+        None => (text.strip_prefix("src,ipmask(")?.strip_suffix(')')?, "64"),
+    };
+    let len = |text: &str, most: u8| text.parse().ok().filter(|len| (1..=most).contains(len));
+    Some([len(four, 32)?, len(six, 128)?])
 }
 
 /// Sets slow start and agent checks, which are settings of the service in Evener.

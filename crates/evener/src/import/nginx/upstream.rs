@@ -43,13 +43,19 @@ pub(super) fn read(
             }
             "ip_hash" => {
                 pool.policy = Some("hash");
-                features::address_hash(&mut pool.keys).err()
+                features::address_hash(&mut pool.keys);
+                // nginx takes the first three bytes of an IPv4 address.
+                features::affinity_mask(&mut pool.keys, [24, 64]);
+                None
             }
             "hash" => {
                 pool.policy = Some("hash");
                 match statement.word(1) {
                     "$remote_addr$remote_port" => None,
-                    "$remote_addr" | "$binary_remote_addr" => features::address_hash(&mut pool.keys).err(),
+                    "$remote_addr" | "$binary_remote_addr" => {
+                        features::address_hash(&mut pool.keys);
+                        None
+                    }
                     _ => Some(&reasons::POLICY),
                 }
             }

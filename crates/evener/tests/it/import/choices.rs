@@ -48,7 +48,7 @@ fn ipvs_forwarding_gives_the_method() {
 
 #[test]
 fn ipvs_features_without_counterpart_are_left() {
-    let text = "-A -t 192.0.2.1:80 -s mh -p 360 -M 255.255.255.0\n\
+    let text = "-A -t 192.0.2.1:80 -s mh -p 360 -M 255.0.255.0 --pe sip\n\
                 -a -t 192.0.2.1:80 -r 192.0.2.11:8080 -m -x 100\n\
                 -a -t 192.0.2.1:80 -r 192.0.2.12:80 -g\n\
                 -A -f 5 -s rr\n-a -f 5 -r 192.0.2.13:80 -m\n\
@@ -57,7 +57,7 @@ fn ipvs_features_without_counterpart_are_left() {
     let service = only(&config);
     assert_eq!((service.servers.len(), service.servers[0].port), (1, Some(8080)));
     assert_eq!((service.timeouts.tcp_ms, service.timeouts.udp_ms), (900_000, 300_000));
-    for part in ["-s mh", "-p 360", "--netmask", "192.0.2.12", "-A -f 5", "-a -f 5", "--start-daemon"] {
+    for part in ["-M 255.0", "--pe sip", "192.0.2.12", "-A -f 5", "-a -f 5", "--start-daemon"] {
         assert!(leaves(&report, part), "{part}: {:#?}", report.left);
     }
 }

@@ -67,6 +67,9 @@ fn described(config: &Config) -> String {
         for (host, path, servers) in super::choices::routes(service) {
             let _ = writeln!(out, "  route {host:?} {path:?} to {}", servers.join(","));
         }
+        if let Some(affinity) = service.affinity {
+            let _ = writeln!(out, "  affinity {} s {:?}", affinity.time_ms / 1_000, affinity.prefix_lens);
+        }
         let _ = writeln!(out, "  health {}", health(service));
     }
     out
