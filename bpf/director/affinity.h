@@ -12,11 +12,16 @@ static __always_inline bool has_affinity_entries(const struct vip *vip)
 	return vip->flags & VIP_AFFINITY && vip->pick != PICK_HASH;
 }
 
-/* Returns the key of the affinity entry of a client. */
-static __always_inline struct key6 client_key(const struct vip *vip, const struct key6 *key)
+/* Sets the key of the affinity entry of a flow's client. */
+static __always_inline void set_client(struct client_entry *client, const struct flow *flow)
 {
-	return (struct key6){ { key->word[0] & vip->client_mask[0], key->word[1] & vip->client_mask[1],
-				(__u64)vip->affinity_tag << 16 | AFFINITY_KEY | vip->service } };
+	const struct vip *vip = flow->vip;
+
+	client->key.word[0] = flow->key->word[0] & vip->client_mask[0];
+	client->key.word[1] = flow->key->word[1] & vip->client_mask[1];
+	client->key.word[2] = (__u64)vip->affinity_tag << 16 | AFFINITY_KEY | vip->service;
+	client->now = flow->now;
+	client->v6 = flow->v6;
 }
 
 /* Returns the entry of a server that accepts new sessions, or NULL. */
@@ -27,18 +32,14 @@ static __always_inline struct server *accepting_server(__u32 slot)
 	return server && server->flags & SERVER_UP && server->weight ? server : 0;
 }
 
-/* Returns the server of the former sessions of a flow's client, or NO_SERVER. Not inlined: only
- * the first packet of a session needs it. */
-__attribute__((noinline)) int former_server(const struct vip *vip, const struct key6 *key, __u32 now)
+/* Returns the server of the former sessions of a client, or NO_SERVER. Not inlined: only the first
+ * packet of a session needs it. */
+__attribute__((noinline)) int former_server(const struct client_entry *client)
 {
 	struct found found = {};
-	struct key6 client;
 	__u16 server;
 
-	if (!vip || !key)
-		return NO_SERVER;
-	client = client_key(vip, key);
-	if (!find_session(&client, vip->key.v6, session_hash(&client, vip->key.v6), now, &found))
+	if (!client || !find_session(&client->key, client->v6, session_hash(&client->key, client->v6), client->now, &found))
 		return NO_SERVER;
 	server = value_server(found.value);
 	return accepting_server(server) && !is_full(server) ? server : NO_SERVER;
@@ -48,9 +49,7 @@ __attribute__((noinline)) int former_server(const struct vip *vip, const struct 
  * the end of the slow path, where it has enough stack. */
 static __always_inline void note_client(struct client_entry *client, const struct flow *flow, __u16 server)
 {
-	client->key = client_key(flow->vip, flow->key);
-	client->v6 = flow->v6;
-	client->now = flow->now;
+	set_client(client, flow);
 	client->value = value_of(server, STATE_AFFINITY, flow->now + flow->vip->affinity_lifetime);
 }
 

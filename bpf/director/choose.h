@@ -91,15 +91,19 @@ static __always_inline bool stands(const struct flow *flow, __u64 value)
 	return is_open && !session_applies(flow->arrival, flow->vip, value) && present_server(value_server(value));
 }
 
-static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
-					 struct selected *selected)
+static __always_inline void open_session(const struct flow *flow, struct client_entry *client, struct found *found,
+					 bool known, struct selected *selected)
 {
 	const struct vip *vip = flow->vip;
 	__u64 ring_hash = ring_hash_of(flow), value;
 	__u16 server = vip->own;
 
 	if (flow->arrival == ARRIVED_DIRECT) {
-		server = has_affinity_entries(vip) ? former_server(vip, flow->key, flow->now) : NO_SERVER;
+		server = NO_SERVER;
+		if (has_affinity_entries(vip)) {
+			set_client(client, flow);
+			server = former_server(client);
+		}
 		if (server == NO_SERVER)
 			server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
 	}
@@ -142,7 +146,7 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 		}
 	}
 	if (opens(flow)) {
-		open_session(flow, &found, known, selected);
+		open_session(flow, &packet->at->client, &found, known, selected);
 	} else {
 		int chosen = select_without_session(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
 

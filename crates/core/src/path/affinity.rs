@@ -141,3 +141,177 @@ impl<'a> AffinityClient<'a> {
         Value::new(server, State::Affinity, self.now.wrapping_add(self.lifetime))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+    use core::net::Ipv4Addr;
+    use core::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::net::wire::Mac;
+    use crate::path::sessions::{
+        AFFINITY_WORDS, AffinityCounts, Bucket4, Counted, SESSION_BYTES, buckets_for, sessions_for,
+    };
+    use crate::path::tables::{Forwarding, IdleTicks, ServerEntry};
+
+    const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+    const LIFETIME: u32 = ticks(60_000 + SLACK_MS);
+
+    fn vip(pick: Pick) -> Vip {
+        let idle = IdleTicks { syn: 1, tcp: 1, half_closed: 1, closing: 1, udp: 1, udp_new: 1 };
+        let affinity = Some(Affinity::new(0xabcd, 24, 60_000));
+        Vip {
+            id: 1,
+            service: 3,
+            announce: true,
+            pick,
+            idle,
+            own: 0,
+            stateless: false,
+            affinity,
+            handoff: None,
+        }
+    }
+
+    /// Returns tables in which these servers accept sessions.
+    fn tables(accepting: &[u16]) -> Tables {
+        let entry = |slot: u16| ServerEntry {
+            identity: slot.into(),
+            mac: Mac::default(),
+            ifindex: 1,
+            weight: 1,
+            up: true,
+            local: false,
+            forwarding: Forwarding::Link,
+        };
+        Tables { servers: accepting.iter().map(|slot| (*slot, entry(*slot))).collect(), ..Tables::default() }
+    }
+
+    struct World {
+        buckets: Vec<Bucket4>,
+        words: Vec<AtomicU64>,
+    }
+
+    impl World {
+        fn sized_for(sessions: usize) -> World {
+            World {
+                buckets: (0..buckets_for(sessions)).map(|_| Bucket4::default()).collect(),
+                words: (0..AFFINITY_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            }
+        }
+
+        fn sessions(&self) -> Sessions<'_> {
+            let counted = Counted { affinity: AffinityCounts(&self.words), ..Counted::NOTHING };
+            Sessions::new(&self.buckets, &[], counted)
+        }
+
+        fn client(&self, number: u32, now: u32) -> AffinityClient<'_> {
+            let client = Ipv4Addr::from_bits(0x0a00_0000 + (number << 8)).into();
+            AffinityClient::of(&vip(Pick::Two), client, self.sessions(), SEED, now).unwrap()
+        }
+    }
+
+    #[test]
+    fn entry_expires_after_its_lifetime_unless_refreshed() {
+        let (world, start, tables) = (World::sized_for(100), u32::MAX - 1_000, tables(&[5]));
+        let server = |ms| world.client(1, start.wrapping_add(ticks(ms))).value().map(|value| value.server());
+        world.client(1, start).record(&tables, 5);
+        assert_eq!((server(0), server(60_000)), (Some(5), Some(5)));
+        assert_eq!(world.client(2, start).value(), None, "another client");
+        world.client(1, start.wrapping_add(ticks(50_000))).refresh();
+        assert_eq!((server(110_000), server(110_000 + SLACK_MS + 2)), (Some(5), None));
+        world.client(1, start.wrapping_add(ticks(200_000))).refresh();
+        assert_eq!(server(200_000), None, "a refresh writes no entry");
+    }
+
+    #[test]
+    fn refresh_stores_only_what_differs_by_a_second() {
+        let (world, tables) = (World::sized_for(100), tables(&[5]));
+        let expires = || world.client(1, 10).value().map(|value| value.expires());
+        world.client(1, 10).record(&tables, 5);
+        world.client(1, 10 + STEP).record(&tables, 5);
+        assert_eq!(expires(), Some(10 + LIFETIME));
+        world.client(1, 11 + STEP).record(&tables, 5);
+        assert_eq!(expires(), Some(11 + STEP + LIFETIME));
+    }
+
+    #[test]
+    fn recorded_server_stays_while_it_accepts_sessions() {
+        let world = World::sized_for(100);
+        let record = |server, accepting: &[u16]| {
+            world.client(1, 10).record(&tables(accepting), server);
+            world.client(1, 10).value().map(|value| value.server())
+        };
+        assert_eq!(record(5, &[5, 6]), Some(5));
+        assert_eq!(record(6, &[5, 6]), Some(5), "a session elsewhere, for instance since 5 was full");
+        assert_eq!(record(6, &[6]), Some(6));
+        assert_eq!(record(5, &[5, 6]), Some(6), "after the return of 5");
+    }
+
+    /// Sixteen times as many clients as the table is sized for, and sessions beside them.
+    #[test]
+    fn oldest_entries_make_room_for_new_ones_and_sessions_stay() {
+        const SIZE: u32 = 4_000;
+        let (world, tables) = (World::sized_for(SIZE as usize), tables(&[5]));
+        let sessions = world.sessions();
+        let key = |port| SessionKey { client: Ipv4Addr::LOCALHOST.into(), port, vip: 1 };
+        for port in 0..1_000 {
+            let value = Value::new(5, State::Established, u32::MAX / 4);
+            sessions.insert(key(port), key(port).hash(SEED), value, 0).unwrap();
+        }
+        for number in 0..16 * SIZE {
+            world.client(number, number).record(&tables, 5);
+        }
+        let now = 16 * SIZE;
+        let are_kept = (0..1_000).all(|port| sessions.find(key(port), key(port).hash(SEED), now).is_some());
+        assert!(are_kept, "no session gives way to a client");
+        let known = |numbers: core::ops::Range<u32>| {
+            numbers.filter(|number| world.client(*number, now).value().is_some()).count()
+        };
+        let (all, latest) = (known(0..now), known(now - SIZE / 2..now));
+        assert!((2_500..=4_000).contains(&all), "{all} of {SIZE} beside 1,000 sessions");
+        assert!(latest > 1_950, "{latest} of the latest 2,000 are known");
+        let counts = sessions.affinity_counts();
+        assert_eq!(counts.entries(3) as usize, all);
+        assert!(counts.entries(3) + counts.evicted(3) <= u64::from(now));
+        // A table for a million clients has at most 32 MB.
+        let bytes = buckets_for(1_000_000) * size_of::<Bucket4>();
+        assert!(bytes <= 32_000_000 && SESSION_BYTES <= 32 && sessions_for(buckets_for(1_000)) >= 1_000);
+    }
+
+    #[test]
+    fn new_sessions_take_the_slots_of_entries() {
+        let (world, tables) = (World::sized_for(40), tables(&[5]));
+        let sessions = world.sessions();
+        (0..200).for_each(|number| world.client(number, 0).record(&tables, 5));
+        let entries = sessions.affinity_counts().entries(3);
+        assert!(entries >= 30, "{entries} entries");
+        let insert = |port: u16| {
+            let key = SessionKey { client: Ipv4Addr::LOCALHOST.into(), port, vip: 1 };
+            sessions.insert(key, key.hash(SEED), Value::new(5, State::Established, 1_000), 0).is_ok()
+        };
+        let inserted = (0..64).filter(|port| insert(*port)).count();
+        assert!(inserted >= 50, "{inserted} of 64 sessions in 64 slots");
+        assert_eq!(sessions.list(0).count() as u64, inserted as u64 + sessions.affinity_counts().entries(3));
+    }
+
+    #[test]
+    fn hash_by_affinity_covers_the_client_without_its_port() {
+        let hash = |pick, client: [u8; 4], port| {
+            let key = SessionKey { client: client.into(), port, vip: 1 };
+            let vip = vip(pick);
+            [vip.ring_hash(key, SEED), Vip { affinity: None, ..vip }.ring_hash(key, SEED)]
+        };
+        for pick in [Pick::Hash, Pick::Two] {
+            let [with, without] = hash(pick, [192, 0, 2, 1], 4_000);
+            let [same_client, other_port] = hash(pick, [192, 0, 2, 77], 4_001);
+            assert_eq!(with, same_client, "one /24 is one client");
+            assert_ne!(without, other_port);
+            assert_ne!(with, hash(pick, [192, 0, 3, 1], 4_000)[0]);
+        }
+        let seven = [192, 0, 2, 7].into();
+        let world = World::sized_for(10);
+        assert!(AffinityClient::of(&vip(Pick::Hash), seven, world.sessions(), SEED, 0).is_none());
+    }
+}

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Class, Counted, SHARE_WORDS, SessionKey, Sessions, Shares, State, Value, buckets_for,
+    AFFINITY_KEY, AFFINITY_WORDS, AffinityCounts, Bucket4, Bucket6, Class, Counted, SHARE_WORDS, SessionKey,
+    Sessions, Shares, State, Value, buckets_for,
 };
 use proptest::prelude::*;
 
@@ -17,6 +18,7 @@ struct World {
     six: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     shares: Vec<AtomicU64>,
+    affinities: Vec<AtomicU64>,
 }
 
 impl World {
@@ -27,11 +29,16 @@ impl World {
             six: (0..buckets_for(64)).map(|_| Bucket6::default()).collect(),
             active: words(4),
             shares: words(SHARE_WORDS),
+            affinities: words(AFFINITY_WORDS),
         }
     }
 
     fn sessions(&self) -> Sessions<'_> {
-        let counted = Counted { active: &self.active, shares: Shares(&self.shares), ..Counted::NOTHING };
+        let counted = Counted {
+            active: &self.active,
+            shares: Shares(&self.shares),
+            affinity: AffinityCounts(&self.affinities),
+        };
         Sessions::new(&self.four, &self.six, counted)
     }
 }
@@ -44,7 +51,9 @@ enum Act {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let flow = || (0u16..600, 1u16..4, prop::sample::select(State::ALL.to_vec()));
+    let session = || (0u16..600, 1u16..4, prop::sample::select(State::ALL.to_vec()));
+    let entry = || (0u16..600, Just(AFFINITY_KEY), Just(State::Affinity));
+    let flow = || prop_oneof![3 => session(), 1 => entry()];
     prop_oneof![
         6 => flow().prop_map(|(client, vip, state)| Act::Insert { client, vip, state }),
         3 => flow().prop_map(|(client, vip, state)| Act::Change { client, vip, state }),
@@ -98,6 +107,7 @@ proptest! {
                     let gone: Vec<_> = before.iter().filter(|(key, _)| !after.contains_key(key)).collect();
                     prop_assert!(gone.len() <= usize::from(inserted), "one comes, {gone:?} went");
                     for (key, value) in gone {
+                        prop_assert!(state != State::Affinity || value.state() == state, "{key:?} made room for a client");
                         let may = value.state().class() != Some(Class::Assured) || takes && beyond[usize::from(key.vip)];
                         prop_assert!(may, "{key:?} {value:?} was put out");
                     }
@@ -110,6 +120,8 @@ proptest! {
             for vip in 1..4 {
                 prop_assert_eq!(sessions.shares().assured(vip), assured(vip));
             }
+            let entries = live.values().filter(|value| value.state() == State::Affinity).count() as u64;
+            prop_assert_eq!(sessions.affinity_counts().entries(0), entries);
             let active = live.values().filter(|value| value.state().is_active()).count() as u64;
             prop_assert_eq!(world.active[1].load(Relaxed), active);
         }

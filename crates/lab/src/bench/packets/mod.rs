@@ -16,7 +16,8 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
+    Affinity, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, ServerEntry, Tables,
+    Vip, VipKey,
 };
 use evener_core::pool::policy::{self, Weighted};
 use serde::Serialize;
@@ -102,8 +103,9 @@ impl fmt::Display for Spread {
 }
 
 /// Methods, and subjects to measure for each.
-const METHODS: [(Kind, &[(&str, Subject)]); 6] = [
+const METHODS: [(Kind, &[(&str, Subject)]); 7] = [
     (Kind::Link, &[("l2", Subject::L2)]),
+    (Kind::Affinity, &[("l2, affinity", Subject::L2)]),
     (Kind::TwoChoices, &[("l2, two choices", Subject::L2)]),
     (Kind::EveryHost, &[("every-host", Subject::Rewriter)]),
     (Kind::Stateless, &[("every-host, stateless", Subject::Rewriter)]),
@@ -114,6 +116,8 @@ const METHODS: [(Kind, &[(&str, Subject)]); 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Link,
+    /// Layer two, with affinity of clients: each new session is that of an unknown client.
+    Affinity,
     /// Layer two, with selection of the less loaded of two servers.
     TwoChoices,
     /// Every-host: a host that forwards all packets on its link, with sessions.
@@ -265,7 +269,9 @@ fn tables(kind: Kind) -> Tables {
         let (slot, mac) = (u16::from(number), mac_of(number));
         let (own, address): (IpAddr, IpAddr) = (TUNNELS_FROM.into(), address_of(number).into());
         let way = match kind {
-            Kind::Link | Kind::TwoChoices | Kind::EveryHost | Kind::Stateless => Forwarding::Link,
+            Kind::Link | Kind::Affinity | Kind::TwoChoices | Kind::EveryHost | Kind::Stateless => {
+                Forwarding::Link
+            }
             Kind::Tunnel => Forwarding::Tunnel {
                 encapsulation: Encapsulation::Ipip,
                 from: own,
@@ -299,7 +305,7 @@ fn tables(kind: Kind) -> Tables {
             tables.servers.insert(count + 1, host);
             count + 1
         }
-        Kind::Link | Kind::TwoChoices | Kind::Tunnel | Kind::Nat => NO_SERVER,
+        Kind::Link | Kind::Affinity | Kind::TwoChoices | Kind::Tunnel | Kind::Nat => NO_SERVER,
     };
     let members: Vec<_> =
         (1..=count).map(|slot| Weighted { slot, weight: 1, seed: u64::from(slot) << 32 | 7 }).collect();
@@ -315,10 +321,10 @@ fn tables(kind: Kind) -> Tables {
     let pick = match kind {
         Kind::Stateless => Pick::Hash,
         Kind::TwoChoices => Pick::Two,
-        Kind::Link | Kind::EveryHost | Kind::Tunnel | Kind::Nat => Pick::Cursor,
+        Kind::Link | Kind::Affinity | Kind::EveryHost | Kind::Tunnel | Kind::Nat => Pick::Cursor,
     };
-    let vip =
-        Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, affinity: None, handoff: None };
+    let affinity = (kind == Kind::Affinity).then(|| Affinity::new(1, 32, 600_000));
+    let vip = Vip { id: 1, service: 0, announce: true, pick, idle, own, stateless, affinity, handoff: None };
     tables.vips.insert(VipKey { address: VIP.into(), port: 80, protocol: Protocol::Tcp }, vip);
     let hash = policy::maglev(&members, HASH_SLOTS);
     let second = if pick == Pick::Two { policy::second_candidates(&hash) } else { [].into() };
