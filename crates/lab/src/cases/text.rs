@@ -252,7 +252,8 @@ fn sessions(words: &mut Words<'_>) -> Result<Action, Wrong> {
     let count = words.parse("a number of sessions")?;
     let mut states = Vec::new();
     while let Ok(name) = words.next("a state") {
-        let state = State::ALL.into_iter().find(|state| state.name() == name);
+        let all = State::ALL.into_iter().chain([State::Affinity]);
+        let state = all.into_iter().find(|state| state.name() == name);
         states.push(state.ok_or_else(|| format!("`{name}` is no state of a session"))?);
     }
     if !states.is_empty() && states.len() != count {
