@@ -76,6 +76,13 @@ pub enum Event {
         interface: String,
         now: LinkState,
     },
+    /// Another program gave a service address to this host, or took it away.
+    AddressMoved {
+        service: String,
+        address: IpAddr,
+        /// True if this host has the address now.
+        here: bool,
+    },
     /// The engine has attached to an interface.
     Attached {
         interface: String,
@@ -238,6 +245,7 @@ impl Event {
             | Event::SlotsExhausted { .. } => true,
             Event::Found { .. }
             | Event::StallEnded { .. }
+            | Event::AddressMoved { .. }
             | Event::ServersAgain { .. }
             | Event::Recovered { .. }
             | Event::Attached { .. }
@@ -258,7 +266,8 @@ impl Event {
             Event::NoServers { service }
             | Event::ServersAgain { service }
             | Event::Degraded { service }
-            | Event::Recovered { service } => Some(service),
+            | Event::Recovered { service }
+            | Event::AddressMoved { service, .. } => Some(service),
             _ => self.server().map(|server| server.service.as_str()),
         }
     }
@@ -318,6 +327,12 @@ impl fmt::Display for Event {
                 LinkState::NoCarrier => "the interface has no carrier: look at the cable, or its other end",
                 LinkState::Up => "the interface works again",
             }),
+            Event::AddressMoved { address, here: true, .. } => {
+                write!(f, "this host has {address} now: its clients are served here")
+            }
+            Event::AddressMoved { address, here: false, .. } => {
+                write!(f, "this host no longer has {address}: another one serves its clients")
+            }
             Event::Attached { .. } => f.write_str("packets are received from this interface too"),
             Event::AttachFailed { interface, error } => {
                 write!(f, "failed to receive packets from {interface}: {error}")

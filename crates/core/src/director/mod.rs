@@ -114,7 +114,7 @@ use core::net::IpAddr;
 use crate::farm::membership::{DiscoveryRound, Membership, NeighbourReply, RestoredServer, ServiceNotice};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, Slots, identity};
-use crate::farm::{Farm, Service};
+use crate::farm::{Announce, Farm, Service};
 use crate::net::wire::Mac;
 use crate::node::peers::KnownHost;
 use crate::node::secret::Key;
@@ -430,6 +430,7 @@ impl Director {
     /// uses an interface that came up.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
+        self.report_moved_addresses(&network);
         let moved = self.network.interfaces != network.interfaces;
         // An interface that is down stays in use. An interface that was removed may return with
         // another index or MAC address.
@@ -588,6 +589,6 @@ impl Director {
 }
 
 fn announced<'a>(services: impl Iterator<Item = &'a Service>) -> impl Iterator<Item = IpAddr> {
-    let announced = services.filter(|service| service.announce);
+    let announced = services.filter(|service| service.announce == Announce::Director);
     announced.flat_map(|service| &service.addresses).map(|address| address.ip())
 }

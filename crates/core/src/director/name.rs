@@ -136,6 +136,8 @@ impl Event {
                 LinkState::NoCarrier => "link_no_carrier",
                 LinkState::Up => "link_up",
             },
+            Event::AddressMoved { here: true, .. } => "address_here",
+            Event::AddressMoved { here: false, .. } => "address_elsewhere",
             Event::Attached { .. } => "link_attached",
             Event::AttachFailed { .. } => "link_refused",
             Event::Drained { drain: true, .. } => "server_drained",
@@ -188,7 +190,9 @@ impl Event {
             Event::Link { interface, .. }
             | Event::Attached { interface }
             | Event::AttachFailed { interface, .. } => EventSubject { interface: Some(interface), ..about },
-            Event::PathMtu { server: address, .. } | Event::Path { address, .. } => {
+            Event::PathMtu { server: address, .. }
+            | Event::Path { address, .. }
+            | Event::AddressMoved { address, .. } => {
                 EventSubject { address: Some(*address), ..about }
             }
             Event::Ranks { name, .. } => EventSubject { service: Some(name), ..about },

@@ -5,6 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::{Director, Event, LinkState};
+use crate::farm::Announce;
 use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
@@ -130,6 +131,21 @@ impl Director {
             });
             events.extend(now.map(|now| Event::Link { interface: was.name.clone(), now }));
         }
+        self.emit_all(events);
+    }
+
+    /// Reports service addresses that another program has given to this host or taken away.
+    pub(super) fn report_moved_addresses(&mut self, network: &Network) {
+        let services = self.farm.services.iter().filter(|service| service.announce == Announce::Host);
+        let addresses = services.flat_map(|service| {
+            let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|at| at.ip()).collect();
+            addresses.into_iter().map(|address| (service.name.clone(), address))
+        });
+        let (was, is) = (|address| self.network.is_local(address), |address| network.is_local(address));
+        let moved = addresses.filter(|(_, address)| was(*address) != is(*address));
+        let events: Vec<_> = moved
+            .map(|(service, address)| Event::AddressMoved { service, address, here: is(address) })
+            .collect();
         self.emit_all(events);
     }
 

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Method, Placement, RouteList, Server, Service, Timeouts};
+use super::{Announce, Method, Placement, RouteList, Server, Service, Timeouts};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::RehandoffMode;
 use crate::pool::policy::score::GAIN_PERCENT;
@@ -33,7 +33,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         discover: None,
         discover_interval_ms: 5_000,
         discover_rounds: 3,
-        announce: true,
+        announce: Announce::Director,
         allow: vec![],
         servers_max: 64,
         servers,

@@ -51,6 +51,18 @@ impl fmt::Display for Placement {
     }
 }
 
+/// Host part that answers ARP or neighbour discovery for a service's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announce {
+    /// The director, for as long as it runs.
+    Director,
+    /// The host's own stack, while the host has the address. Another program, such as keepalived,
+    /// moves the address between directors (VRRP, RFC 9568).
+    Host,
+    /// No part of this host: a router sends the packets here.
+    Nobody,
+}
+
 /// Discovery of unlisted servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discover {
@@ -186,8 +198,8 @@ pub struct Service {
     /// Number of rounds without an answer after which a server that is found by ARP is drained. A
     /// discovered server is removed after twice as many rounds.
     pub discover_rounds: u32,
-    /// True if the director answers ARP for the addresses.
-    pub announce: bool,
+    /// Host part that answers ARP or neighbour discovery for the addresses.
+    pub announce: Announce,
     /// Hosts that discovery may add. If empty, any host.
     pub allow: Vec<Allow>,
     /// Number of servers at which discovery stops adding servers.

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use evener_core::farm::PeerOptions;
-use evener_core::farm::{self, REDIRECT, Service};
+use evener_core::farm::{self, Announce, REDIRECT, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
 
@@ -469,17 +469,17 @@ fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
 /// Reports discovery on an address that the director announces. ARP and neighbour discovery have no
 /// ports, so discovery would find the director.
 fn check_announcers(root: &Section<'_>, placed: &[ServiceEntry]) {
-    let with = |announce: bool| {
+    let with = |is_announced: bool| {
         placed
             .iter()
-            .filter(move |placed| placed.service.announce == announce)
+            .filter(move |placed| (placed.service.announce != Announce::Nobody) == is_announced)
             .flat_map(|placed| &placed.addresses)
     };
     let announced: BTreeMap<IpAddr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
     for ServiceEntry { service, addresses, .. } in
         placed.iter().filter(|placed| placed.service.discover.is_some())
     {
-        for address in addresses.iter().filter(|_| !service.announce) {
+        for address in addresses.iter().filter(|_| service.announce == Announce::Nobody) {
             let ip = address.get_ref().ip();
             if let Some(span) = announced.get(&ip) {
                 let message =

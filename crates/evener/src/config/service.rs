@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Service, Timeouts};
+use evener_core::farm::{Announce, Discover, Placement, Service, Timeouts};
 use evener_core::net::Protocol;
 use evener_core::pool::HealthKind;
 use toml::Spanned;
@@ -45,6 +45,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let affinity = affinity::read(section, reach.method(), placement, policy.name);
     let slow_start_ms = section.time_or(&keys::SLOW_START);
     let discovery = Discovery::read(section, &reach);
+    moved_address(section, &reach, placement, discovery.announce);
     let listed = ServersReader::new(&addresses, &reach).read(section, discovery.wanted);
     let names = listed.servers.iter().map(|server| server.name.as_str()).collect();
     let routes = route::read(section, &RouteTargets { names, whole: listed.whole });
@@ -161,6 +162,21 @@ pub(super) fn service_addresses(
     one.into_iter().chain(several).collect()
 }
 
+/// Reports an address that another program shall move between hosts, if the method or placement
+/// gives it to this host itself.
+fn moved_address(section: &Section<'_>, reach: &MethodConfig, placement: Placement, announce: Announce) {
+    let Some(span) = section.key_span("announce").filter(|_| announce == Announce::Host) else { return };
+    let why = match placement {
+        Placement::EveryHost => "hosts of placement \"every-host\" move their addresses themselves",
+        Placement::Director if reach.method().hands_over() => {
+            "with method \"handoff\" each director has the address, to read what clients ask for"
+        }
+        Placement::Director => return,
+    };
+    let message = format!("{why}, so no other program can move them");
+    section.problem(Problem::new(span, message, "remove `announce`, or write announce = false"));
+}
+
 /// Discovery of unlisted servers, and whether the director announces the address.
 struct Discovery {
     /// True if the file enables discovery, even if the setting is invalid.
@@ -168,7 +184,7 @@ struct Discovery {
     how: Option<Discover>,
     interval_ms: u64,
     rounds: u32,
-    announce: bool,
+    announce: Announce,
     allow: Vec<evener_core::farm::Allow>,
     servers_max: usize,
 }
@@ -176,19 +192,20 @@ struct Discovery {
 impl Discovery {
     fn read(section: &Section<'_>, reach: &MethodConfig) -> Self {
         let how = section.get(&keys::DISCOVER, values::choice(&DISCOVER, &[]));
-        let announce = section.get(&keys::ANNOUNCE, values::flag);
-        let allow = section.list(&keys::ALLOW, addresses::allow);
         let wanted = section.key_span("discover").is_some();
+        let announce = section.get(&keys::ANNOUNCE, values::announce);
+        let unwritten = if wanted { Announce::Nobody } else { Announce::Director };
+        let allow = section.list(&keys::ALLOW, addresses::allow);
         let discovery = Discovery {
             wanted,
             how: how.as_ref().map(|how| *how.get_ref()),
             interval_ms: section.time_or(&keys::DISCOVER_INTERVAL),
             rounds: section.number_or(&keys::DISCOVER_ROUNDS),
-            announce: announce.as_ref().map_or(!wanted, |announce| *announce.get_ref()),
+            announce: announce.as_ref().map_or(unwritten, |announce| *announce.get_ref()),
             allow: allow.into_iter().map(Spanned::into_inner).collect(),
             servers_max: section.number_or(&keys::SERVERS_MAX),
         };
-        if let (Some(how), Some(announce)) = (how, announce.filter(|announce| *announce.get_ref())) {
+        if let (Some(how), Some(announce)) = (how, announce.filter(|one| *one.get_ref() != Announce::Nobody)) {
             section.problem(
                 Problem::new(
                     announce.span(),

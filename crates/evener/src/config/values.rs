@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evener_core::farm::Announce;
 use evener_core::pool::policy::{self, Consumer, Policy};
 use toml::de::DeValue;
 
@@ -65,6 +66,21 @@ pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, Complaint> {
     match value {
         DeValue::Boolean(flag) => Ok(*flag),
         other => Complaint::wrong_type(other, "true or false", "write true or false, without quotes"),
+    }
+}
+
+/// Value of `announce` for addresses that another program moves between hosts.
+pub(super) const HOST: &str = "host";
+
+/// Parses who announces a service's addresses: `true`, `false` or `"host"`.
+pub(super) fn announce(value: &DeValue<'_>) -> Result<Announce, Complaint> {
+    let help = "write true, false or \"host\"";
+    match value {
+        DeValue::Boolean(true) => Ok(Announce::Director),
+        DeValue::Boolean(false) => Ok(Announce::Nobody),
+        DeValue::String(word) if word == HOST => Ok(Announce::Host),
+        DeValue::String(word) => Complaint::new(format!("is {word:?}"), help),
+        other => Complaint::wrong_type(other, "true, false or a word", help),
     }
 }
 

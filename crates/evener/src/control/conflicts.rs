@@ -20,7 +20,7 @@ const WAIT: Duration = Duration::from_millis(300);
 /// Another host owns an address that the director should announce.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "another host owns {address}: {mac} answers for it on {interface}. If that is a server of the farm, stop it from answering ARP for the address ({}), or set discover = \"arp\"", silence(.address)
+    "another host owns {address}: {mac} answers for it on {interface}. If that is a server of the farm, stop it from answering ARP for the address ({}), or set discover = \"arp\". If it is a director to which keepalived gives the address, write announce = \"host\" in both files", silence(.address)
 )]
 pub(super) struct OwnedElsewhere {
     address: IpAddr,

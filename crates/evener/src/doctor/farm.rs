@@ -5,7 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use evener_core::farm::Service;
+use evener_core::farm::{Announce, Service};
 
 use super::links::Links;
 use super::{admin, host, hosts, ingress, owners, routed_servers};
@@ -135,6 +135,9 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let (own, others): (Vec<_>, Vec<_>) =
         addresses.into_iter().partition(|address| network.is_local(*address));
     let serves = has_local_server(service, network);
+    if service.announce == Announce::Host {
+        return moved_addresses(service, &own, &others);
+    }
     let mut findings = Vec::new();
     for address in &own {
         findings.push(match (serves, service.method.hands_over()) {
@@ -165,6 +168,22 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     if findings.is_empty() {
         let listed: Vec<_> = others.iter().map(IpAddr::to_string).collect();
         findings.push(Finding::ok(&service.name, format!("{} is not this host's own.", listed.join(", "))));
+    }
+    findings
+}
+
+/// Describes addresses that another program moves between directors.
+fn moved_addresses(service: &Service, own: &[IpAddr], others: &[IpAddr]) -> Vec<Finding> {
+    let here = own.iter().map(|address| format!("{address} is on this host now, so it serves its clients."));
+    let away = others.iter().map(|address| {
+        format!("{address} is not on this host now; it serves its clients as soon as keepalived gives it the address.")
+    });
+    let mut findings: Vec<Finding> = here.chain(away).map(|text| Finding::ok(&service.name, text)).collect();
+    if service.method.translates() && !service.source_nat {
+        findings.push(Finding::ok(
+            &service.name,
+            "With nat, replies must pass the director that has the address: the servers' gateway must be an address that moves with it (vrrp_sync_group), or set source_nat = true.",
+        ));
     }
     findings
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use evener_core::farm::Announce;
 use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::wire::Mac;
 use tokio::time::{Instant, timeout_at};
@@ -25,7 +26,7 @@ pub(super) async fn check_owners(
     network: &Network,
     interfaces: &BTreeMap<u32, Mac>,
 ) -> Vec<Finding> {
-    let services = config.services.iter().filter(|service| service.announce && !service.is_on_every_host());
+    let services = config.services.iter().filter(|service| service.announce == Announce::Director && !service.is_on_every_host());
     let announced: BTreeMap<IpAddr, &str> = services
         .flat_map(|service| service.addresses.iter().map(|address| (address.ip(), service.name.as_str())))
         .collect();
@@ -55,7 +56,7 @@ pub(super) async fn check_owners(
         findings.push(Finding::fail(
             *service,
             format!(
-                "another host owns {address}: {} answers for it on {name}, so `evener run` would not start. A server must not answer ARP for the address; a second director needs other addresses, or must be behind a router.",
+                "another host owns {address}: {} answers for it on {name}, so `evener run` would not start. A server must not answer ARP for the address. If the other host is a director to which keepalived gives the address, write announce = \"host\" in both files; else a second director needs other addresses, or must be behind a router.",
                 place.mac
             ),
         ));

@@ -68,6 +68,9 @@ const LEFT: [(&str, &LeftReason); 51] = [
     ("snmp_name", &reasons::PROCESS),
 ];
 
+/// Comment on a service whose address VRRP moves.
+const MOVED: &str = "keepalived goes on to move this address; see docs/operating/keepalived.md.";
+
 /// Time of keepalived for persistence without a time, in seconds.
 const PERSISTENCE: &str = "360";
 
@@ -197,10 +200,9 @@ impl KeepalivedReader<'_, '_> {
         let mut announced = service.clone();
         announced.addresses = others;
         service.addresses = moved;
-        if let Some(address) = service.addresses.first() {
-            let part = format!("VRRP of {}", address.value.ip());
-            self.ledger.leave_part(address.line, &part, &reasons::ANNOUNCE);
-            service.keys.push("announce = false".to_owned());
+        if service.has_address() {
+            service.keys.push("announce = \"host\"".to_owned());
+            service.comments.push(MOVED.to_owned());
         }
         for service in [service, announced].into_iter().filter(DraftService::has_address) {
             self.ledger.carry_all(service.all_lines());

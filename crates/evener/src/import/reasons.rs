@@ -150,8 +150,6 @@ reasons! {
             "alert by the metrics of servers that are up";
         QUIC: "HTTP/3 is a service of UDP, and Evener doesn't end it",
             "write a [[service]] with protocol = \"udp\" for this port, and let the servers take HTTP/3";
-        ANNOUNCE: "VRRP of keepalived has this service address, so announce = false is written",
-            "keep that part of keepalived, or take announce out and stop it; see docs/operating/high-availability.md";
         INTERFACE: "a service has an address, on whichever interface its clients come",
             "let a firewall drop what comes by other interfaces";
         LOCATION_ORDER: "nginx checks this location before regular expressions and a longer one after them; routes can't do that",
@@ -202,8 +200,8 @@ reasons! {
             "set interval, rise and fall of [service.health]";
         SCRIPTS: "Evener runs no scripts",
             "follow `evener events --json`, or alert by metrics";
-        VRRP: "Evener has no VRRP",
-            "see docs/operating/high-availability.md: routes, DNS or every-host";
+        VRRP: "Evener has no VRRP, and works beside keepalived's",
+            "keep this part in keepalived.conf, without virtual servers; see docs/operating/keepalived.md";
         ONE_PACKET: "a UDP flow always has a session",
             "shorten it: udp in [service.timeouts]";
         SYNC: "directors don't copy their sessions to each other",

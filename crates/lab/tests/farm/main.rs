@@ -45,6 +45,7 @@ mod health;
 mod hostile;
 mod icmp;
 mod jumbo;
+mod keepalived;
 mod kernels;
 mod link_local;
 mod listed;

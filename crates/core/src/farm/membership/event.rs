@@ -92,12 +92,14 @@ pub enum ReplyRefusal {
     OwnMac,
     /// The answer claims an address that the director itself announces.
     Announced,
+    /// The answer claims a service address that this host has, too.
+    Shared,
     /// The frame violates RFC 826 for IPv4 over Ethernet, or RFC 4861, section 7.1.2.
     Malformed,
 }
 
 impl ReplyRefusal {
-    pub const ALL: [ReplyRefusal; 9] = [
+    pub const ALL: [ReplyRefusal; 10] = [
         ReplyRefusal::NotAllowed,
         ReplyRefusal::Full,
         ReplyRefusal::ClaimsDirector,
@@ -106,6 +108,7 @@ impl ReplyRefusal {
         ReplyRefusal::MulticastMac,
         ReplyRefusal::OwnMac,
         ReplyRefusal::Announced,
+        ReplyRefusal::Shared,
         ReplyRefusal::Malformed,
     ];
 
@@ -120,6 +123,7 @@ impl ReplyRefusal {
             ReplyRefusal::MulticastMac => "multicast_mac",
             ReplyRefusal::OwnMac => "own_mac",
             ReplyRefusal::Announced => "announced",
+            ReplyRefusal::Shared => "shared",
             ReplyRefusal::Malformed => "malformed",
         }
     }
@@ -225,6 +229,7 @@ impl fmt::Display for ReplyRefusal {
             ReplyRefusal::MulticastMac => "a group or zero MAC address names no server",
             ReplyRefusal::OwnMac => "that MAC is the director's own",
             ReplyRefusal::Announced => "the director announces that address; servers must keep silent for it",
+            ReplyRefusal::Shared => "this host has that address too, so two directors serve it",
             ReplyRefusal::Malformed => "not a well-formed ARP reply or neighbour advertisement",
         })
     }

@@ -12,7 +12,7 @@ use super::record::ServerRecord;
 use super::refusal_log::{RefusalCounts, RefusalLog};
 use super::surroundings::LocalNetwork;
 use super::{Member, RestoredServer, ServerOrigin};
-use crate::farm::{self, Allow};
+use crate::farm::{self, Allow, Announce};
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
 
@@ -144,6 +144,11 @@ impl ServiceMembers {
         self.service.addresses.iter().any(|service| service.ip() == address)
     }
 
+    /// True if the host's own stack answers for this service address, while the host has it.
+    pub(super) fn is_announced_by_host(&self, address: IpAddr) -> bool {
+        self.service.announce == Announce::Host && self.has_address(address)
+    }
+
     /// Applies an answer that [`LocalNetwork::judge`] accepted.
     pub(super) fn note_reply(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
         let mut events = Vec::new();
@@ -181,7 +186,7 @@ impl ServiceMembers {
         if !self.discovers() {
             // In an every-host farm, an answer of another host for a service address that it owns
             // is no conflict.
-            let conflicting = self.service.announce && !self.service.is_on_every_host();
+            let conflicting = self.service.announce == Announce::Director && !self.service.is_on_every_host();
             return conflicting
                 .then(|| self.server_refusals.refuse(*reply, ReplyRefusal::Announced))
                 .flatten()

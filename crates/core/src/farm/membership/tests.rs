@@ -1,5 +1,5 @@
 use super::*;
-use crate::farm::{Allow, Discover, Method, Server, Service, example};
+use crate::farm::{Allow, Announce, Discover, Method, Server, Service, example};
 use crate::net::neighbour::{announcement, solicitation};
 use crate::net::wire::{ARP_REPLY, ARP_REQUEST};
 use alloc::string::ToString;
@@ -43,7 +43,7 @@ fn service() -> Service {
         discover: Some(Discover::Arp),
         discover_interval_ms: INTERVAL_MS,
         discover_rounds: ROUNDS,
-        announce: false,
+        announce: Announce::Nobody,
         ..example::service("web", SocketAddr::new(VIP, 80), vec![])
     }
 }
@@ -309,7 +309,7 @@ fn a_router_recognised_late_is_a_server_no_longer() {
 #[test]
 fn a_server_must_be_silent_for_an_announced_address() {
     let servers = vec![listed(11)];
-    let mut lan = Lan::new(Service { servers, discover: None, announce: true, ..service() });
+    let mut lan = Lan::new(Service { servers, discover: None, announce: Announce::Director, ..service() });
     lan.reply(place(1), VIP);
     assert_eq!(lan.refused(ReplyRefusal::Announced), 1);
 }

@@ -26,6 +26,7 @@ use rings::{OwnPlace, RingPolicy};
 use weight_scale::Scale;
 
 use crate::farm;
+use crate::farm::Announce;
 use crate::farm::membership::{LinkAddress, Member, RestoredServer, ServerRoute};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
@@ -373,7 +374,8 @@ impl Planner<'_> {
             let vip = Vip {
                 id: self.slots.vip_id(key),
                 service: number,
-                announce: service.announce && (own == NO_SERVER || self.hosts.owned.contains(&key.address)),
+                announce: service.announce == Announce::Director
+                    && (own == NO_SERVER || self.hosts.owned.contains(&key.address)),
                 pick: packets.pick,
                 idle: idle_ticks(service),
                 own,

@@ -50,6 +50,7 @@ fn table(
 fn scalar(value: ValueType) -> Json {
     let mut schema = match value {
         ValueType::Flag(_) => json!({ "type": "boolean" }),
+        ValueType::FlagOr(_, word) => json!({ "enum": [true, false, word] }),
         ValueType::Number(least, most, _) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         ValueType::Factor(least, most, _) => {
             json!({ "type": "number", "minimum": least as f64 / 100.0, "maximum": most as f64 / 100.0 })
@@ -67,7 +68,7 @@ fn scalar(value: ValueType) -> Json {
         }
     };
     let default = match value {
-        ValueType::Flag(default) => Some(json!(default)),
+        ValueType::Flag(default) | ValueType::FlagOr(default, _) => Some(json!(default)),
         ValueType::Number(_, _, default) => default.map(|default| json!(default)),
         ValueType::Factor(_, _, default) => Some(json!(default as f64 / 100.0)),
         ValueType::Time(_, _, default) => default.map(|default| json!(written(default))),

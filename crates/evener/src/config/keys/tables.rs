@@ -184,7 +184,7 @@ table!(service {
     DISCOVER_ROUNDS = ConfigKey::number("discover_rounds", COUNTS).or(3).only_for(Packets).requires("discover", NO_DISCOVERY);
     SERVERS_MAX = ConfigKey::number("servers_max", 1..=config::defaults::SERVERS as u64).or(64).only_for(Packets).requires("discover", NO_DISCOVERY);
     ALLOW = ConfigKey::list("allow").only_for(Packets).requires("discover", NO_DISCOVERY);
-    ANNOUNCE = ConfigKey::flag("announce", true).only_for(Packets);
+    ANNOUNCE = ConfigKey::new("announce", ValueType::FlagOr(true, config::values::HOST)).only_for(Packets);
     KEEP_LAST = ConfigKey::flag("keep_last", true).only_for(Packets);
     PANIC_THRESHOLD = super::PANIC_THRESHOLD.placement(
         Placement::Director,

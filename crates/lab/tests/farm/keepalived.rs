@@ -1,0 +1,139 @@
+//! Two directors whose service address keepalived moves, with the files of
+//! docs/operating/keepalived.md.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{Evener, program};
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::proc::Proc;
+use evener_lab::skip;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+
+use crate::file;
+
+on_both_engines! {
+    address_moves_when_director_is_drained_and_both_serve_when_both_have_it,
+}
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/keepalived.md");
+const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Returns the block of the page that begins with this line.
+fn block(first: &str) -> Result<String> {
+    let page = fs::read_to_string(PAGE)?;
+    let begin = page.find(&format!("\n{first}\n")).with_context(|| format!("no block of {first}"))? + 1;
+    let text = &page[begin..];
+    Ok(text[..text.find("```").context("the block has no end")?].to_owned())
+}
+
+/// Two directors with their daemons and keepalived. Fields are dropped in order.
+struct Pair {
+    _keepalived: Vec<Proc>,
+    directors: Vec<Evener>,
+    farm: Farm,
+}
+
+impl Pair {
+    fn start(engine: &str) -> Result<Pair> {
+        let farm = Farm::builder().servers(2).directors(2).build()?;
+        let secret = farm.director().write("farm.key", SECRET)?;
+        fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
+        let text = block("[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
+        let text = file::engine(engine) + &text;
+        let directors = farm.directors().iter().map(|host| Evener::start(host, &text));
+        let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
+        directors.iter().try_for_each(|director| director.wait_for_servers(2, LONG).map(drop))?;
+        let keepalived = farm.directors().iter().zip([100, 90]);
+        let keepalived = keepalived.map(|(host, priority)| keepalived_on(host, priority)).collect::<Result<_>>()?;
+        Ok(Pair { _keepalived: keepalived, directors, farm })
+    }
+
+    /// Returns which directors have the service address.
+    fn owners(&self) -> Result<Vec<bool>> {
+        let has = |host: &Host| -> Result<bool> {
+            Ok(host.run(&["ip", "-o", "address", "show", "dev", "eth0"])?.contains("192.0.2.100/32"))
+        };
+        self.farm.directors().iter().map(has).collect()
+    }
+
+    fn wait_for_owners(&self, wanted: [bool; 2]) -> Result<()> {
+        wait::until(&format!("the owners are {wanted:?}"), || Ok(self.owners()? == wanted))
+    }
+
+    fn visit(&self) -> Result<String> {
+        Visit::open(self.farm.client(0), self.farm.service())?.who_and_close()
+    }
+
+    fn connections(&self, director: usize) -> Result<u64> {
+        Ok(self.directors[director].servers()?.iter().map(|server| server.connections).sum())
+    }
+
+    /// Fails unless new connections go by this director.
+    fn serves(&self, director: usize) -> Result<()> {
+        let before = [self.connections(0)?, self.connections(1)?];
+        (0..4).try_for_each(|_| self.visit().map(drop))?;
+        let after = [self.connections(0)?, self.connections(1)?];
+        ensure!(after[director] == before[director] + 4, "{before:?}, then {after:?}");
+        Ok(())
+    }
+
+    fn has_told(&self, director: usize, event: &str) -> Result<()> {
+        wait::until(&format!("director {director} tells {event}"), || {
+            Ok(self.directors[director].command(&["events", "--since", "5m"])?.contains(event))
+        })
+    }
+}
+
+fn keepalived_on(host: &Host, priority: u8) -> Result<Proc> {
+    // keepalived runs a script only if nobody but root can change it or its folders.
+    let script = host.write("ready", &format!("#!/bin/sh\nexec {} ready\n", program()?.display()))?;
+    fs::set_permissions(&script, Permissions::from_mode(0o700))?;
+    let text = block("global_defs {")?
+        .replace("/usr/bin/evener ready", &script.to_string_lossy())
+        .replace("    enable_script_security\n", "")
+        .replace("priority 100", &format!("priority {priority}"));
+    let config = host.write("keepalived.conf", &text)?;
+    let file = |name: &str| host.file(name).to_string_lossy().into_owned();
+    let (pid, vrrp) = (file("keepalived.pid"), file("vrrp.pid"));
+    let words = ["keepalived", "-n", "-l", "-P", "-p", &pid, "-r", &vrrp, "-f", &config.to_string_lossy()];
+    host.spawn("keepalived", &words)
+}
+
+fn address_moves_when_director_is_drained_and_both_serve_when_both_have_it(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let pair = Pair::start(engine)?;
+    pair.wait_for_owners([true, false])?;
+    pair.has_told(0, "this host has 192.0.2.100 now")?;
+    pair.serves(0)?;
+
+    pair.directors[0].command(&["drain", "--director"])?;
+    let drained = Instant::now();
+    pair.wait_for_owners([false, true])?;
+    println!("the address moved {:?} after the drain", drained.elapsed());
+    pair.has_told(0, "this host no longer has 192.0.2.100")?;
+    pair.serves(1)?;
+    // The director that returns waits.
+    pair.directors[0].command(&["undrain", "--director"])?;
+    wait::until("the first director is ready", || Ok(pair.directors[0].ready(&[])?.0 == 0))?;
+    pair.wait_for_owners([false, true])?;
+    pair.serves(1)?;
+
+    // Directors that don't hear each other both take the address.
+    for host in pair.farm.directors() {
+        host.run(&["nft", "add table inet deaf"])?;
+        host.run(&["nft", "add chain inet deaf in { type filter hook input priority 0; }"])?;
+        host.run(&["nft", "add rule inet deaf in ip protocol 112 drop"])?;
+    }
+    pair.wait_for_owners([true, true])?;
+    (0..4).try_for_each(|_| pair.visit().map(drop))?;
+    pair.has_told(1, "two directors serve it")
+}
