@@ -13,6 +13,9 @@
 
 /* The daemon doesn't adopt a running data plane with another version. */
 #define ABI_VERSION 18
+/* Version that has no `clients` and `affinities` but is otherwise the same. The daemon adopts a data
+ * plane with this version. */
+#define ABI_WITHOUT_AFFINITY 17
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
@@ -206,11 +209,10 @@ struct vip_key {
 #define VIP_HANDOFF 8 /* the VIP has an entry in `handoffs` */
 /* with VIP_HANDOFF: later requests are read, too; see `later` of struct handoff */
 #define VIP_LATER 16
-#define VIP_AFFINITY 32 /* the VIP's clients have affinity to servers */
+#define VIP_AFFINITY 32 /* the VIP has an entry in `clients` */
 
 /*
- * Value of `vips`, all zero if the entry is empty. Only packets that open a session of a VIP with
- * affinity read the second cache line. The control plane finds a
+ * Value of `vips`: one cache line, all zero if the entry is empty. The control plane finds a
  * multiplier that maps each VIP to an entry of its own, so a lookup reads one entry. `commit` has
  * the multiplier and the active half of the map, so one store switches all VIPs and rings at once.
  */
@@ -223,11 +225,6 @@ struct vip {
 	__u16 own; /* every-host farm: slot of this host; NO_SERVER on a director */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns; index: lower three bits of the state */
 	struct ip address6; /* zeros for IPv4 */
-	/* VIP_AFFINITY: core/src/path/tables.rs, Affinity */
-	__u64 client_mask[2]; /* mask of the first two words of a struct session6's key */
-	__u32 affinity_lifetime; /* in ticks */
-	__u16 affinity_tag;
-	__u16 pad[21];
 } __attribute__((aligned(64)));
 
 /*
@@ -363,6 +360,14 @@ struct interface {
 struct share {
 	__u64 own; /* assured sessions that the session table reserves for the VIP */
 	__u64 assured; /* assured sessions that the VIP has */
+};
+
+/* Value of `clients`; index: VIP id. core/src/path/tables.rs, Affinity */
+struct affinity {
+	__u64 mask[2]; /* of a client's address in the key of a struct session6 */
+	__u32 lifetime; /* of an entry, in ticks */
+	__u16 tag;
+	__u16 pad;
 };
 
 /* Value of `affinities`; index: service. */

@@ -15,11 +15,11 @@ static __always_inline bool has_affinity_entries(const struct vip *vip)
 /* Sets the key of the affinity entry of a flow's client. */
 static __always_inline void set_client(struct client_entry *client, const struct flow *flow)
 {
-	const struct vip *vip = flow->vip;
+	const struct affinity *affinity = &clients[flow->vip->id % VIP_IDS];
 
-	client->key.word[0] = flow->key->word[0] & vip->client_mask[0];
-	client->key.word[1] = flow->key->word[1] & vip->client_mask[1];
-	client->key.word[2] = (__u64)vip->affinity_tag << 16 | AFFINITY_KEY | vip->service;
+	client->key.word[0] = flow->key->word[0] & affinity->mask[0];
+	client->key.word[1] = flow->key->word[1] & affinity->mask[1];
+	client->key.word[2] = (__u64)affinity->tag << 16 | AFFINITY_KEY | flow->vip->service;
 	client->now = flow->now;
 	client->v6 = flow->v6;
 }
@@ -50,7 +50,7 @@ __attribute__((noinline)) int former_server(const struct client_entry *client)
 static __always_inline void note_client(struct client_entry *client, const struct flow *flow, __u16 server)
 {
 	set_client(client, flow);
-	client->value = value_of(server, STATE_AFFINITY, flow->now + flow->vip->affinity_lifetime);
+	client->value = value_of(server, STATE_AFFINITY, flow->now + clients[flow->vip->id % VIP_IDS].lifetime);
 }
 
 /* Records the server of a client who has completed a handshake. The server of an earlier session

@@ -223,7 +223,7 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 	if (vip->flags & (VIP_HANDOFF | VIP_AFFINITY)) {
 		if (vip->flags & VIP_HANDOFF)
 			return STEP_ANY;
-		key &= vip->client_mask[1] << 32;
+		key &= clients[vip->id % VIP_IDS].mask[1] << 32;
 	}
 	if (protocol == IPPROTO_UDP || arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return STEP_ANY;

@@ -158,8 +158,10 @@ static __always_inline __u64 vip_ring_hash(const struct vip *vip, const struct k
 	struct key6 of = *key;
 
 	if (vip->flags & VIP_AFFINITY) {
-		of.word[0] &= vip->client_mask[0];
-		of.word[1] &= vip->client_mask[1];
+		const struct affinity *affinity = &clients[vip->id % VIP_IDS];
+
+		of.word[0] &= affinity->mask[0];
+		of.word[1] &= affinity->mask[1];
 		of.word[2] = 0;
 	}
 	return session_ring_hash(&of, v6);

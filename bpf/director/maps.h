@@ -112,6 +112,10 @@ __u64 extents[2] TABLE(extents);
 /* Shares of the session table. Index: VIP id. */
 struct share shares[VIP_IDS] TABLE(shares);
 
+/* Affinity of clients, for VIPs with VIP_AFFINITY. Index: VIP id. */
+struct affinity clients[VIP_IDS] TABLE(clients);
+
+/* Index: service. */
 struct affinity_count affinities[SERVICES_MAX] TABLE(affinities);
 
 /* Position in each service's ring (PICK_CURSOR). Index: service. */

@@ -23,11 +23,10 @@ use evener_core::path::reply_hops::Routes;
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    AFFINITY_WORDS, AffinityCounts, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares,
-    Table, buckets_for, extent_for,
+    AFFINITY_WORDS, ALL_BUCKETS, AffinityCounts, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares, Table, buckets_for,
+    extent_for,
 };
-use evener_core::path::tables::SERVICES_MAX;
-use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
+use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, SERVICES_MAX, Tables};
 use evener_core::path::unmatched::{self, Unmatched};
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
@@ -43,8 +42,7 @@ mod layout {
     pub(super) const HEADER: Range<usize> = 0..512;
     pub(super) const ACTIVE: Range<usize> = after(HEADER, SERVER_SLOTS);
     pub(super) const SHARES: Range<usize> = after(ACTIVE, super::SHARE_WORDS);
-    pub(super) const AFFINITY: Range<usize> = after(SHARES, super::AFFINITY_WORDS);
-    pub(super) const CURSORS: Range<usize> = after(AFFINITY, SERVICES_MAX);
+    pub(super) const CURSORS: Range<usize> = after(SHARES, SERVICES_MAX);
     pub(super) const REASONS: Range<usize> = after(CURSORS, 64);
     /// Packets, bytes, connections and a spare word for each server.
     pub(super) const SERVERS: Range<usize> = after(REASONS, 4 * SERVER_SLOTS);
@@ -52,8 +50,10 @@ mod layout {
     pub(super) const ENTRIES: Range<usize> = after(SERVERS, abi::SERVER_WORDS * SERVER_SLOTS);
     pub(super) const VIPS: Range<usize> = after(ENTRIES, abi::VIP_WORDS * VIPS_MAX);
     pub(super) const GUESSES: Range<usize> = after(VIPS, super::guesses::WORDS);
+    /// Zero in files of programs without affinity, whose parts are otherwise the same.
+    pub(super) const AFFINITY: Range<usize> = after(GUESSES, super::AFFINITY_WORDS);
     /// A multiple of the page size on every machine.
-    pub(super) const WORDS: usize = GUESSES.end.next_multiple_of(super::PAGE_LEN as usize / 8);
+    pub(super) const WORDS: usize = AFFINITY.end.next_multiple_of(super::PAGE_LEN as usize / 8);
 
     const fn after(before: Range<usize>, len: usize) -> Range<usize> {
         before.end..before.end + len
@@ -70,7 +70,11 @@ const FOUR: usize = 4;
 const SIX: usize = 5;
 /// Version of the file. The version changes with [`layout`] and with the meaning of words, also of
 /// words in `abi.h`.
-const VERSION: u64 = 10;
+const VERSION: u64 = 9;
+/// Version without [`EXTENTS`] and otherwise equal; its sessions are adopted.
+const VERSION_WITHOUT_EXTENTS: u64 = 8;
+/// Header word with the version.
+const AT_VERSION: usize = 1;
 /// Hash key, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 /// Number of buckets in use per session table, behind the hash key.
@@ -152,9 +156,17 @@ impl Store {
             theirs.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
         let theirs: [u64; HEADER_WORDS] = std::array::from_fn(|_| theirs.next().unwrap_or_default());
         let sizes = Sizes { four: theirs[FOUR] as usize, six: theirs[SIX] as usize };
-        let same = (0..HEADER_WORDS).all(|at| at == FOUR || at == SIX || theirs[at] == header[at]);
+        let is_older = theirs[AT_VERSION] == VERSION_WITHOUT_EXTENTS;
+        let is_same = |at: usize| theirs[at] == header[at] || (at == AT_VERSION && is_older);
+        let same = (0..HEADER_WORDS).all(|at| at == FOUR || at == SIX || is_same(at));
         let is_whole = sizes.fits().is_some_and(|end| end == about.len());
-        (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()
+        let store = (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()?;
+        if let Some(store) = store.as_ref().filter(|_| is_older) {
+            // Extents are written first: a file with the new version must have extents.
+            store.words[EXTENTS].iter().for_each(|word| word.store(ALL_BUCKETS, Release));
+            store.words[AT_VERSION].store(VERSION, Release);
+        }
+        Ok(store)
     }
 
     /// Creates the file under a temporary name and renames it, so that its own name never refers to

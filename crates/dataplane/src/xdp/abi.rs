@@ -52,10 +52,10 @@ pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
     HANDOFF_WORDS, HandoffState, generation_of, handoff, handoff_of, route_entry, route_key,
 };
-pub(super) use settings::{ABI_VERSION, SETTINGS_LEN, Settings, jiffy_ns};
+pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_AFFINITY, SETTINGS_LEN, Settings, jiffy_ns};
 
-/// Bits before an IPv4 address that is mapped to IPv6.
-const IPV4_MAPPED_LEN: u32 = 96;
+/// Number of words of `struct affinity`.
+pub(super) const AFFINITY_ENTRY_WORDS: usize = size_of::<c::affinity>() / 8;
 /// Number of a VIP's idle times. The next two are indexes of them.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
@@ -162,7 +162,7 @@ const _: () = {
     assert!(size_of::<c::session>() * BUCKET_SESSIONS == size_of::<Bucket4>());
     assert!(size_of::<c::bucket6>() == size_of::<Bucket6>());
     assert!(size_of::<c::session6>() * BUCKET_SESSIONS == size_of::<Bucket6>());
-    assert!(size_of::<c::vip>() == 128 && size_of::<c::interface>().is_multiple_of(8));
+    assert!(size_of::<c::vip>() == 64 && size_of::<c::interface>().is_multiple_of(8));
     assert!(PREVIOUS_WORDS * 8 == (2 * tables::HASH_SLOTS).next_multiple_of(8));
     assert!(size_of::<c::ring>().is_multiple_of(8) && size_of::<c::server>() == 64);
     assert!(size_of::<c::endpoint>() == 4 + tables::BEHIND_MAX * size_of::<c::behind>());
@@ -278,7 +278,6 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     idle[IDLE_LEAST] = life.saturating_sub(step).max(1);
     idle[IDLE_STEP] = step;
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let affinity = vip.affinity.unwrap_or(Affinity { tag: 0, prefix_len: 0, lifetime: 0 });
     words(&c::vip {
         key: vip_key(key),
         id: vip.id,
@@ -293,23 +292,33 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
-        client_mask: client_mask(key, affinity.prefix_len),
-        affinity_lifetime: affinity.lifetime,
-        affinity_tag: affinity.tag,
-        pad: [0; 21],
     })
 }
 
-/// Returns the mask of a client's address as in keys of IPv6 sessions, where an IPv4 address is
-/// mapped.
-fn client_mask(key: &VipKey, prefix_len: u8) -> [u64; 2] {
-    let len = u32::from(prefix_len) + if key.address.is_ipv6() { 0 } else { IPV4_MAPPED_LEN };
+/// Returns the entry of a VIP in `clients`: zeros without affinity. The mask is that of addresses in
+/// keys of IPv6 sessions, where an IPv4 address is mapped.
+pub(super) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINITY_ENTRY_WORDS] {
+    let Some(Affinity { tag, prefix_len, lifetime }) = affinity else { return [0; AFFINITY_ENTRY_WORDS] };
+    let len = u32::from(prefix_len) + mapped_len(key);
     let mask = u128::MAX.checked_shl(128 - len).unwrap_or_default();
-    [(mask >> 64) as u64, mask as u64]
+    words(&c::affinity { mask: [(mask >> 64) as u64, mask as u64], lifetime, tag, pad: 0 })
 }
 
-/// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Handoff settings
-/// are separate: [`handoff_of`].
+/// Decodes the result of [`affinity`].
+pub(super) fn affinity_of(key: &VipKey, place: &[u64]) -> Option<Affinity> {
+    let c::affinity { mask: [high, low], lifetime, tag, .. } = from_words(place)?;
+    let len = high.count_ones() + low.count_ones();
+    let prefix_len = len.checked_sub(mapped_len(key)).filter(|_| lifetime != 0)?;
+    Some(Affinity { tag, prefix_len: prefix_len as u8, lifetime })
+}
+
+/// Returns the length of the prefix by which addresses of the VIP's IP version are mapped to IPv6.
+const fn mapped_len(key: &VipKey) -> u32 {
+    if key.address.is_ipv6() { 0 } else { 96 }
+}
+
+/// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Settings of handoff
+/// and affinity are separate: [`handoff_of`], [`affinity_of`].
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
     let protocol = protocol_of(place.key.protocol)?;
@@ -336,12 +345,7 @@ pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
         },
         own: place.own,
         stateless: place.flags & VIP_STATELESS != 0,
-        affinity: (place.flags & VIP_AFFINITY != 0).then_some(Affinity {
-            tag: place.affinity_tag,
-            prefix_len: (place.client_mask.iter().map(|word| word.count_ones()).sum::<u32>()
-                - if place.key.v6 == 0 { IPV4_MAPPED_LEN } else { 0 }) as u8,
-            lifetime: place.affinity_lifetime,
-        }),
+        affinity: None,
         handoff: None,
     };
     Some((key, vip, place.flags & VIP_RING_HALF))

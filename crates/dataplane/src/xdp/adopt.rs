@@ -49,6 +49,8 @@ impl Program {
                     generations.insert(in_force.generation);
                     ring_halves = in_force.ring_halves;
                 }
+                let client = self.clients.chunks_exact(abi::AFFINITY_ENTRY_WORDS).nth(vip.id.into());
+                vip.affinity = client.and_then(|client| abi::affinity_of(&key, &load(client)));
                 halves.insert(vip.service, ring);
                 tables.vips.insert(key, vip);
             }

@@ -333,6 +333,10 @@ impl Program {
             for (word, value) in places[place * abi::VIP_WORDS..].iter().zip(abi::vip(key, vip, ring)) {
                 word.store(value, Relaxed);
             }
+            let client = self.clients.chunks_exact(abi::AFFINITY_ENTRY_WORDS).nth(vip.id.into());
+            for (word, value) in client.unwrap_or_default().iter().zip(abi::affinity(key, vip.affinity)) {
+                word.store(value, Relaxed);
+            }
             if let Some(handoff) = &vip.handoff {
                 let routes = tables.routes.get(&vip.service);
                 let words =

@@ -394,11 +394,11 @@ fn lift_memlock() {
 /// True if the pins in `dir` can be adopted.
 fn is_adoptable(dir: &Path) -> bool {
     let is_there = |map: &str| dir.join(map).exists();
-    if !program::PINNED.iter().all(|map| is_there(map)) {
+    if !program::PINNED.iter().filter(|map| !program::NEW.contains(*map)).all(|map| is_there(map)) {
         return false;
     }
     match program::pinned_settings(dir) {
-        Ok(settings) if settings.abi_version == abi::ABI_VERSION => true,
+        Ok(settings) if [abi::ABI_VERSION, abi::ABI_WITHOUT_AFFINITY].contains(&settings.abi_version) => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
             tracing::warn!(

@@ -42,7 +42,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and internal maps do not.
-pub(super) const PINNED: [&str; 44] = [
+pub(super) const PINNED: [&str; 45] = [
     "about",
     "commit",
     "vips",
@@ -80,6 +80,7 @@ pub(super) const PINNED: [&str; 44] = [
     "limits",
     "given_now",
     "shares",
+    "clients",
     "affinities",
     "extents",
     "cursors",
@@ -88,6 +89,9 @@ pub(super) const PINNED: [&str; 44] = [
     "user_count",
     "reasons",
 ];
+
+/// Maps that [`abi::ABI_WITHOUT_AFFINITY`] lacks. An adopted data plane without them gets new ones.
+pub(super) const NEW: [&str; 2] = ["clients", "affinities"];
 
 /// Sizes and keys of a new data plane.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +119,7 @@ pub(super) struct Program {
     pub(super) previous: Shared<AtomicU64>,
     pub(super) servers: Shared<AtomicU64>,
     pub(super) vips: Shared<AtomicU64>,
+    pub(super) clients: Shared<AtomicU64>,
     pub(super) handoffs: Shared<AtomicU64>,
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
@@ -255,6 +260,7 @@ impl Program {
             rings: words("rings", 2 * abi::SERVICES_MAX * abi::RING_WORDS)?,
             servers: words("servers", SERVER_SLOTS * abi::SERVER_WORDS)?,
             vips: words("vips", 2 * abi::VIP_PLACES * abi::VIP_WORDS)?,
+            clients: words("clients", abi::VIP_IDS * abi::AFFINITY_ENTRY_WORDS)?,
             handoffs: words("handoffs", 2 * abi::VIP_PLACES * abi::HANDOFF_WORDS)?,
             vip_places: words("vip_places", 2 * abi::VIP_PLACE_WORDS)?,
             answering: words("answering", 1)?,
@@ -511,6 +517,7 @@ pub(super) fn prepare(
         }
         if let Some(dir) = adopt
             && PINNED.contains(&&*name)
+            && (!NEW.contains(&&*name) || dir.join(&name).exists())
         {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;
         }

@@ -245,14 +245,14 @@ fn peers_and_the_lease_outlive_the_daemon() {
     });
 }
 
-/// Rewrites the pins as a daemon leaves them that always uses the whole session table.
+/// Rewrites the pins as a daemon leaves them that knows no affinity.
 fn make_older(pins: &Path) {
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
-    std::fs::remove_file(pins.join("extents")).unwrap();
+    ["clients", "affinities"].map(|map| std::fs::remove_file(pins.join(map)).unwrap());
     let about = MapHandle::from_pinned_path(pins.join("about")).unwrap();
     let key = 0u32.to_ne_bytes();
     let mut value = about.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-    value[..4].copy_from_slice(&15u32.to_ne_bytes());
+    value[..4].copy_from_slice(&17u32.to_ne_bytes());
     about.update(&key, &value, MapFlags::ANY).unwrap();
 }
 

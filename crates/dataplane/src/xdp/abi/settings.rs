@@ -6,6 +6,7 @@ use super::{bytes, c, h};
 
 /// Version of the object built with this crate. A running data plane may have another version.
 pub(in crate::xdp) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
+pub(in crate::xdp) const ABI_WITHOUT_AFFINITY: u32 = h::ABI_WITHOUT_AFFINITY as u32;
 pub(in crate::xdp) const SETTINGS_LEN: usize = size_of::<c::settings>();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

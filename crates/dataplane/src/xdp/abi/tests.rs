@@ -79,6 +79,21 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 }
 
 #[test]
+fn affinity_entry_round_trips() {
+    let vip = |address: &str| VipKey { address: address.parse().unwrap(), port: 80, protocol: Protocol::Tcp };
+    for (address, lens) in [("192.0.2.1", [1, 24, 32]), ("2001:db8::1", [56, 64, 128])] {
+        for prefix_len in lens {
+            let settings = Affinity { tag: 0xabcd, prefix_len, lifetime: 7 };
+            let words = affinity(&vip(address), Some(settings));
+            assert_eq!(affinity_of(&vip(address), &words), Some(settings));
+        }
+    }
+    let mask = affinity(&vip("192.0.2.1"), Some(Affinity { tag: 0, prefix_len: 24, lifetime: 1 }));
+    assert_eq!(mask[..2], [u64::MAX, 0xffff_ffff_ffff_ff00]);
+    assert_eq!(affinity_of(&vip("192.0.2.1"), &affinity(&vip("192.0.2.1"), None)), None);
+}
+
+#[test]
 fn handoff_entry_round_trips() {
     let in_force = HandoffState { generation: 77, ring_halves: 1 << 63 | 1 };
     for later in [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff] {
