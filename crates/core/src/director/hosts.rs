@@ -8,7 +8,7 @@ use core::net::IpAddr;
 
 use crate::farm::network::Network;
 use crate::farm::plan::{self, ServerName};
-use crate::farm::{Farm, Service};
+use crate::farm::{Announce, Farm, Service};
 use crate::net::wire::Mac;
 use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
@@ -65,7 +65,7 @@ impl Identity {
 pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     let servers = || farm.every_host().flat_map(|service| &service.servers);
     let hosts: BTreeMap<&String, IpAddr> = servers().map(|server| (&server.name, server.address)).collect();
-    let announced = farm.every_host().filter(|service| service.announce);
+    let announced = farm.every_host().filter(|service| service.announce == Announce::Director);
     let addresses: BTreeSet<IpAddr> =
         announced.flat_map(|service| &service.addresses).map(|address| address.ip()).collect();
     let publisher = |address: &IpAddr| {
@@ -90,11 +90,14 @@ pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
 pub fn generation(farm: &Farm) -> u64 {
     let of = |service: &Service| {
         let Service { name, addresses, protocol, method, encapsulation, .. } = service;
-        let Service { stateless, policy, announce, servers, keep_last, routes, .. } = service;
+        let Service { stateless, policy, affinity, announce, servers, keep_last, routes, .. } = service;
+        let announce = *announce == Announce::Director;
+        // Hosts with other clients select other servers.
+        let affinity = affinity.map_or_else(String::new, |affinity| format!(" {affinity:?}"));
         let routes = if routes.is_empty() { String::new() } else { format!(" {routes:?}") };
         format!(
             "{name} {addresses:?} {protocol} {method} {encapsulation} {stateless} {policy} {announce} {keep_last} \
-             {servers:?}{routes}\n"
+             {servers:?}{affinity}{routes}\n"
         )
     };
     let peers = farm.peers;
