@@ -13,8 +13,8 @@
 
 /* The daemon doesn't adopt a running data plane with another version. */
 #define ABI_VERSION 18
-/* Version that has no `clients` and `affinities` but is otherwise the same. The daemon adopts a data
- * plane with this version. */
+/* Version that has no `clients` and `affinities` but is otherwise the same. The daemon adopts a
+ * data plane with this version. */
 #define ABI_WITHOUT_AFFINITY 17
 
 /* core/src/path/tables.rs */

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use evener_core::farm::network::{Interface, KernelRoute, Network};
 use evener_core::farm::plan::{self, ServerName};
-use evener_core::farm::{Announce, Farm, Method, PeerOptions, Placement, RouteList, Server, Service, example};
+use evener_core::farm::{
+    Announce, Farm, Method, PeerOptions, Placement, RouteList, Server, Service, example,
+};
 use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
 use evener_core::node::secret::Key;
@@ -236,7 +238,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
             RouteList::default()
         },
         // A router spreads packets over directors side by side, so no director announces addresses.
-        announce: if kind == Kind::Handoff { Announce::Nobody } else { Announce::Director },
+        announce: if kind == Kind::Handoff { Announce::Never } else { Announce::Director },
         encapsulation: Encapsulation::Gue,
         clamp_mss: false,
         placement: if every_host { Placement::EveryHost } else { Placement::Director },

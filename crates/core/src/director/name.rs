@@ -89,6 +89,8 @@ pub const EVENTS: &[(&str, &str)] = &[
     ),
     ("datagram_refused", "A datagram in another host's name was refused."),
     ("address_claimed", "This host owns a service address, and announces it."),
+    ("address_here", "Another program gave a service address to this host."),
+    ("address_elsewhere", "Another program took a service address away from this host."),
     ("address_released", "This host gave a service address to another one."),
     ("address_claim_deferred", "A claim of a service address waits, since another station answers for it."),
     ("address_conflict", "Two hosts own one service address."),
@@ -192,9 +194,7 @@ impl Event {
             | Event::AttachFailed { interface, .. } => EventSubject { interface: Some(interface), ..about },
             Event::PathMtu { server: address, .. }
             | Event::Path { address, .. }
-            | Event::AddressMoved { address, .. } => {
-                EventSubject { address: Some(*address), ..about }
-            }
+            | Event::AddressMoved { address, .. } => EventSubject { address: Some(*address), ..about },
             Event::Ranks { name, .. } => EventSubject { service: Some(name), ..about },
             Event::NotFound { .. }
             | Event::Found { .. }

@@ -19,5 +19,7 @@ mod routes;
 pub use method::{
     AgentRequirement, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies, ServerLookup,
 };
-pub use model::{Allow, Announce, ClientAffinity, Discover, Farm, PeerOptions, Placement, Server, Service, Timeouts};
+pub use model::{
+    Allow, Announce, ClientAffinity, Discover, Farm, PeerOptions, Placement, Server, Service, Timeouts,
+};
 pub use routes::{Route, RouteList};

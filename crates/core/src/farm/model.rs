@@ -60,7 +60,7 @@ pub enum Announce {
     /// moves the address between directors (VRRP, RFC 9568).
     Host,
     /// No part of this host: a router sends the packets here.
-    Nobody,
+    Never,
 }
 
 /// Discovery of unlisted servers.

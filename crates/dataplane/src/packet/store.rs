@@ -23,8 +23,8 @@ use evener_core::path::reply_hops::Routes;
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    AFFINITY_WORDS, ALL_BUCKETS, AffinityCounts, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares, Table, buckets_for,
-    extent_for,
+    AFFINITY_WORDS, ALL_BUCKETS, AffinityCounts, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS,
+    Sessions, Shares, Table, buckets_for, extent_for,
 };
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, SERVICES_MAX, Tables};
 use evener_core::path::unmatched::{self, Unmatched};

@@ -295,8 +295,8 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     })
 }
 
-/// Returns the entry of a VIP in `clients`: zeros without affinity. The mask is that of addresses in
-/// keys of IPv6 sessions, where an IPv4 address is mapped.
+/// Returns the entry of a VIP in `clients`: zeros without affinity. The mask is that of addresses
+/// in keys of IPv6 sessions, where an IPv4 address is mapped.
 pub(super) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINITY_ENTRY_WORDS] {
     let Some(Affinity { tag, prefix_len, lifetime }) = affinity else { return [0; AFFINITY_ENTRY_WORDS] };
     let len = u32::from(prefix_len) + mapped_len(key);
@@ -317,8 +317,8 @@ const fn mapped_len(key: &VipKey) -> u32 {
     if key.address.is_ipv6() { 0 } else { 96 }
 }
 
-/// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Settings of handoff
-/// and affinity are separate: [`handoff_of`], [`affinity_of`].
+/// Decodes the result of [`vip`], with its ring half; `None` for an empty entry. Settings of
+/// handoff and affinity are separate: [`handoff_of`], [`affinity_of`].
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
     let protocol = protocol_of(place.key.protocol)?;

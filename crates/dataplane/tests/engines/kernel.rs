@@ -248,7 +248,9 @@ fn peers_and_the_lease_outlive_the_daemon() {
 /// Rewrites the pins as a daemon leaves them that knows no affinity.
 fn make_older(pins: &Path) {
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
-    ["clients", "affinities"].map(|map| std::fs::remove_file(pins.join(map)).unwrap());
+    for map in ["clients", "affinities"] {
+        std::fs::remove_file(pins.join(map)).unwrap();
+    }
     let about = MapHandle::from_pinned_path(pins.join("about")).unwrap();
     let key = 0u32.to_ne_bytes();
     let mut value = about.lookup(&key, MapFlags::ANY).unwrap().unwrap();

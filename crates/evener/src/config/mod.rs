@@ -472,14 +472,14 @@ fn check_announcers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let with = |is_announced: bool| {
         placed
             .iter()
-            .filter(move |placed| (placed.service.announce != Announce::Nobody) == is_announced)
+            .filter(move |placed| (placed.service.announce != Announce::Never) == is_announced)
             .flat_map(|placed| &placed.addresses)
     };
     let announced: BTreeMap<IpAddr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
     for ServiceEntry { service, addresses, .. } in
         placed.iter().filter(|placed| placed.service.discover.is_some())
     {
-        for address in addresses.iter().filter(|_| service.announce == Announce::Nobody) {
+        for address in addresses.iter().filter(|_| service.announce == Announce::Never) {
             let ip = address.get_ref().ip();
             if let Some(span) = announced.get(&ip) {
                 let message =

@@ -194,7 +194,7 @@ impl Discovery {
         let how = section.get(&keys::DISCOVER, values::choice(&DISCOVER, &[]));
         let wanted = section.key_span("discover").is_some();
         let announce = section.get(&keys::ANNOUNCE, values::announce);
-        let unwritten = if wanted { Announce::Nobody } else { Announce::Director };
+        let unwritten = if wanted { Announce::Never } else { Announce::Director };
         let allow = section.list(&keys::ALLOW, addresses::allow);
         let discovery = Discovery {
             wanted,
@@ -205,7 +205,7 @@ impl Discovery {
             allow: allow.into_iter().map(Spanned::into_inner).collect(),
             servers_max: section.number_or(&keys::SERVERS_MAX),
         };
-        if let (Some(how), Some(announce)) = (how, announce.filter(|one| *one.get_ref() != Announce::Nobody)) {
+        if let (Some(how), Some(announce)) = (how, announce.filter(|one| *one.get_ref() != Announce::Never)) {
             section.problem(
                 Problem::new(
                     announce.span(),

@@ -77,7 +77,7 @@ pub(super) fn announce(value: &DeValue<'_>) -> Result<Announce, Complaint> {
     let help = "write true, false or \"host\"";
     match value {
         DeValue::Boolean(true) => Ok(Announce::Director),
-        DeValue::Boolean(false) => Ok(Announce::Nobody),
+        DeValue::Boolean(false) => Ok(Announce::Never),
         DeValue::String(word) if word == HOST => Ok(Announce::Host),
         DeValue::String(word) => Complaint::new(format!("is {word:?}"), help),
         other => Complaint::wrong_type(other, "true, false or a word", help),

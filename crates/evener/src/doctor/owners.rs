@@ -26,7 +26,10 @@ pub(super) async fn check_owners(
     network: &Network,
     interfaces: &BTreeMap<u32, Mac>,
 ) -> Vec<Finding> {
-    let services = config.services.iter().filter(|service| service.announce == Announce::Director && !service.is_on_every_host());
+    let services = config
+        .services
+        .iter()
+        .filter(|service| service.announce == Announce::Director && !service.is_on_every_host());
     let announced: BTreeMap<IpAddr, &str> = services
         .flat_map(|service| service.addresses.iter().map(|address| (address.ip(), service.name.as_str())))
         .collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::LoadReading;
-use evener_core::farm::{Discover, METHOD_NAMES, Method};
+use evener_core::farm::{Announce, Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::RedirectStatus;
 use evener_core::path::tables::RehandoffMode;
@@ -143,7 +143,7 @@ fn three_lines_make_a_farm() {
     assert_eq!(config.admin.listen, Some("127.0.0.1:9180".parse().unwrap()));
     let [service] = config.services.try_into().unwrap();
     assert_eq!(service.name, "192.0.2.100:80");
-    assert_eq!((service.discover, service.announce), (Some(Discover::Arp), false));
+    assert_eq!((service.discover, service.announce), (Some(Discover::Arp), Announce::Never));
     assert_eq!((service.policy, service.health.kind), ("power-of-two", HealthKind::Tcp));
 }
 
@@ -194,7 +194,7 @@ fn every_method_is_read() {
         ["192.0.2.2".parse::<IpAddr>().unwrap(), "2001:db8::2".parse().unwrap()]
     );
     let [nat, dns, tunnel, found] = config.services.try_into().unwrap();
-    assert_eq!((nat.method, nat.source_nat, nat.announce), (Method::Nat, true, true));
+    assert_eq!((nat.method, nat.source_nat, nat.announce), (Method::Nat, true, Announce::Director));
     let servers: Vec<_> = nat.servers.iter().map(|server| (server.name.as_str(), server.port)).collect();
     let expected = [("10.0.0.5:8080", Some(8080)), ("10.0.0.5:8081", Some(8081)), ("web3", Some(8080))];
     assert_eq!(servers, expected);
@@ -203,7 +203,10 @@ fn every_method_is_read() {
     assert_eq!(names, ["2001:db8:5::5", "[2001:db8:5::6]:5353"]);
     assert_eq!((tunnel.method, tunnel.encapsulation), (Method::Tunnel, Encapsulation::Gue));
     assert_eq!((tunnel.tunnel_mtu, tunnel.clamp_mss), (Some(1400), false));
-    assert_eq!((found.method, found.announce, found.discover), (Method::L2, false, Some(Discover::Arp)));
+    assert_eq!(
+        (found.method, found.announce, found.discover),
+        (Method::L2, Announce::Never, Some(Discover::Arp))
+    );
 }
 
 #[test]
@@ -244,7 +247,10 @@ fn a_group_takes_no_engine() {
 fn routes_keep_their_order() {
     let config = config::load(Path::new("tests/check/lccp.toml")).unwrap();
     let [service] = config.services.try_into().unwrap();
-    assert_eq!((service.method, service.announce, service.clamp_mss), (Method::Handoff, true, true));
+    assert_eq!(
+        (service.method, service.announce, service.clamp_mss),
+        (Method::Handoff, Announce::Director, true)
+    );
     assert_eq!((service.encapsulation, service.tunnel_mtu), (Encapsulation::Gue, Some(1400)));
     assert_eq!(service.later_requests, RehandoffMode::Close);
     assert_eq!(service.health.kind, HealthKind::Tcp);

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, program};
@@ -50,7 +50,8 @@ impl Pair {
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         directors.iter().try_for_each(|director| director.wait_for_servers(2, LONG).map(drop))?;
         let keepalived = farm.directors().iter().zip([100, 90]);
-        let keepalived = keepalived.map(|(host, priority)| keepalived_on(host, priority)).collect::<Result<_>>()?;
+        let keepalived =
+            keepalived.map(|(host, priority)| keepalived_on(host, priority)).collect::<Result<_>>()?;
         Ok(Pair { _keepalived: keepalived, directors, farm })
     }
 

@@ -43,7 +43,7 @@ fn service() -> Service {
         discover: Some(Discover::Arp),
         discover_interval_ms: INTERVAL_MS,
         discover_rounds: ROUNDS,
-        announce: Announce::Nobody,
+        announce: Announce::Never,
         ..example::service("web", SocketAddr::new(VIP, 80), vec![])
     }
 }

@@ -156,7 +156,7 @@ fn ethernet(interface: &Interface, why: impl FnOnce() -> String) -> Result<(), P
 mod tests {
     use super::super::tests::{director, interface, ip, route, via};
     use super::*;
-    use crate::farm::{Method, Service, example};
+    use crate::farm::{Announce, Method, Service, example};
     use alloc::borrow::ToOwned;
     use alloc::string::ToString;
     use alloc::vec;
@@ -165,7 +165,7 @@ mod tests {
     fn service(address: &str, servers: &[&str]) -> Service {
         let servers = servers.iter().map(|address| example::server(&format!("at {address}"), ip(address)));
         Service {
-            announce: false,
+            announce: Announce::Never,
             ..example::service("web", SocketAddr::new(ip(address), 80), servers.collect())
         }
     }

@@ -19,7 +19,7 @@ const INTERFACES: &[(u32, Mac)] = &[(ETH, Mac([2, 0, 0, 0, 0, 0xd1]))];
 fn service(name: &str, port: u16) -> farm::Service {
     farm::Service {
         discover: Some(Discover::Arp),
-        announce: farm::Announce::Nobody,
+        announce: farm::Announce::Never,
         ..example::service(name, SocketAddr::new(IpAddr::from([192, 0, 2, 100]), port), vec![])
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use evener::config::{self, Config};
 use evener::import::{ImportReport, import};
-use evener_core::farm::{Method, Service};
+use evener_core::farm::{Announce, Method, Service};
 use evener_core::net::Protocol;
 use evener_core::pool::HealthKind;
 
@@ -50,7 +50,11 @@ fn described(config: &Config) -> String {
         let protocol = if service.protocol == Protocol::Udp { " udp" } else { "" };
         let method = format!("{:?}", service.method).to_lowercase();
         let source = if service.method == Method::Nat && service.source_nat { "+source" } else { "" };
-        let announce = if service.announce { "" } else { " unannounced" };
+        let announce = match service.announce {
+            Announce::Director => "",
+            Announce::Host => " of-host",
+            Announce::Never => " unannounced",
+        };
         let name = &service.name;
         let _ = writeln!(
             out,

@@ -389,6 +389,8 @@ mod tests {
             (_, Subject::NatIn) => (10_512, 256, 256),
             (_, Subject::NatOut) => (512, 10_256, 256),
             (Kind::Stateless, _) => (10_512, 0, 0),
+            // Each client has an affinity entry beside its session.
+            (Kind::Affinity, _) => (10_512, 0, 512),
             _ => (10_512, 0, 256),
         };
         assert_eq!(sessions, opened, "{kind:?} {subject:?}");

@@ -7,7 +7,13 @@ fn hop(last: u8, mtu: u16) -> ServerRoute {
 }
 
 fn routed(method: Method) -> Service {
-    Service { method, discover: None, announce: Announce::Director, servers: vec![listed(11), listed(12)], ..service() }
+    Service {
+        method,
+        discover: None,
+        announce: Announce::Director,
+        servers: vec![listed(11), listed(12)],
+        ..service()
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn web(method: Method) -> farm::Service {
         placement: Placement::EveryHost,
         policy: "hash",
         discover: None,
-        announce: true,
+        announce: farm::Announce::Director,
         method,
         ..service("web", 80)
     };
