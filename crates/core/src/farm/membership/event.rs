@@ -92,14 +92,12 @@ pub enum ReplyRefusal {
     OwnMac,
     /// The answer claims an address that the director itself announces.
     Announced,
-    /// The answer claims a service address that this host has, too.
-    Shared,
     /// The frame violates RFC 826 for IPv4 over Ethernet, or RFC 4861, section 7.1.2.
     Malformed,
 }
 
 impl ReplyRefusal {
-    pub const ALL: [ReplyRefusal; 10] = [
+    pub const ALL: [ReplyRefusal; 9] = [
         ReplyRefusal::NotAllowed,
         ReplyRefusal::Full,
         ReplyRefusal::ClaimsDirector,
@@ -108,7 +106,6 @@ impl ReplyRefusal {
         ReplyRefusal::MulticastMac,
         ReplyRefusal::OwnMac,
         ReplyRefusal::Announced,
-        ReplyRefusal::Shared,
         ReplyRefusal::Malformed,
     ];
 
@@ -123,7 +120,6 @@ impl ReplyRefusal {
             ReplyRefusal::MulticastMac => "multicast_mac",
             ReplyRefusal::OwnMac => "own_mac",
             ReplyRefusal::Announced => "announced",
-            ReplyRefusal::Shared => "shared",
             ReplyRefusal::Malformed => "malformed",
         }
     }
@@ -229,7 +225,6 @@ impl fmt::Display for ReplyRefusal {
             ReplyRefusal::MulticastMac => "a group or zero MAC address names no server",
             ReplyRefusal::OwnMac => "that MAC is the director's own",
             ReplyRefusal::Announced => "the director announces that address; servers must keep silent for it",
-            ReplyRefusal::Shared => "this host has that address too, so two directors serve it",
             ReplyRefusal::Malformed => "not a well-formed ARP reply or neighbour advertisement",
         })
     }

@@ -144,11 +144,6 @@ impl ServiceMembers {
         self.service.addresses.iter().any(|service| service.ip() == address)
     }
 
-    /// True if the host's own stack answers for this service address, while the host has it.
-    pub(super) fn is_announced_by_host(&self, address: IpAddr) -> bool {
-        self.service.announce == Announce::Host && self.has_address(address)
-    }
-
     /// Applies an answer that [`LocalNetwork::judge`] accepted.
     pub(super) fn note_reply(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
         let mut events = Vec::new();

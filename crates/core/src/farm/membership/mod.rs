@@ -181,19 +181,7 @@ impl Membership {
         if let Err(refusal) = self.surroundings.judge(&reply, service_address) {
             return self.impostor(reply, refusal);
         }
-        if service_address && self.is_shared(&reply) {
-            return self.impostor(reply, ReplyRefusal::Shared);
-        }
         self.each_service(|members, _| members.note_reply(now_ms, &reply))
-    }
-
-    /// True if another host claims an address that this host has from keepalived or a similar
-    /// program.
-    fn is_shared(&self, reply: &NeighbourReply) -> bool {
-        let is_of_host = |members: &ServiceMembers| members.is_announced_by_host(reply.address);
-        self.surroundings.is_local(reply.address)
-            && !self.surroundings.is_own(reply.place.mac)
-            && self.services.values().any(is_of_host)
     }
 
     /// Time of the next round in milliseconds; `None` if no service needs rounds.

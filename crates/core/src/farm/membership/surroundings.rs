@@ -83,7 +83,7 @@ impl LocalNetwork {
         }
     }
 
-    pub(super) fn is_own(&self, mac: Mac) -> bool {
+    fn is_own(&self, mac: Mac) -> bool {
         self.interfaces.values().any(|own| *own == mac)
     }
 
