@@ -26,7 +26,7 @@ use evener_core::path::sessions::{
     AFFINITY_WORDS, ALL_BUCKETS, AffinityCounts, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS,
     Sessions, Shares, Table, buckets_for, extent_for,
 };
-use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, SERVICES_MAX, Tables};
+use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, SERVICES_MAX, Tables, Vip};
 use evener_core::path::unmatched::{self, Unmatched};
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 
@@ -52,8 +52,10 @@ mod layout {
     pub(super) const GUESSES: Range<usize> = after(VIPS, super::guesses::WORDS);
     /// Zero in files of programs without affinity, whose parts are otherwise the same.
     pub(super) const AFFINITY: Range<usize> = after(GUESSES, super::AFFINITY_WORDS);
+    /// Affinity of each VIP in [`VIPS`]. Zero in such files, too.
+    pub(super) const CLIENTS: Range<usize> = after(AFFINITY, abi::AFFINITY_ENTRY_WORDS * VIPS_MAX);
     /// A multiple of the page size on every machine.
-    pub(super) const WORDS: usize = AFFINITY.end.next_multiple_of(super::PAGE_LEN as usize / 8);
+    pub(super) const WORDS: usize = CLIENTS.end.next_multiple_of(super::PAGE_LEN as usize / 8);
 
     const fn after(before: Range<usize>, len: usize) -> Range<usize> {
         before.end..before.end + len
@@ -313,9 +315,18 @@ impl Store {
             put(place, &entry.unwrap_or_default(), abi::SERVER_FLAGS_WORD);
         }
         let mut vips = tables.vips.iter();
-        for place in self.words[layout::VIPS].chunks_exact(abi::VIP_WORDS) {
-            put(place, &vips.next().map(|(key, vip)| abi::vip(key, vip, 0)).unwrap_or_default(), 0);
+        for (place, client) in self.vip_places() {
+            let vip = vips.next();
+            let affinity = vip.map(|(key, vip)| abi::affinity(key, vip.affinity)).unwrap_or_default();
+            client.iter().zip(affinity).for_each(|(word, value)| word.store(value, Relaxed));
+            put(place, &vip.map(|(key, vip)| abi::vip(key, vip, 0)).unwrap_or_default(), 0);
         }
+    }
+
+    /// Returns the place of each recorded VIP, and that of its affinity.
+    fn vip_places(&self) -> impl Iterator<Item = (&[AtomicU64], &[AtomicU64])> {
+        let clients = self.words[layout::CLIENTS].chunks_exact(abi::AFFINITY_ENTRY_WORDS);
+        self.words[layout::VIPS].chunks_exact(abi::VIP_WORDS).zip(clients)
     }
 
     /// Returns the tables recorded by [`Store::record`].
@@ -326,8 +337,11 @@ impl Store {
         for (slot, place) in (0..).zip(self.words[layout::ENTRIES].chunks_exact(abi::SERVER_WORDS)) {
             tables.servers.extend(abi::server_of(&load(place)).map(|server| (slot, server)));
         }
-        for place in self.words[layout::VIPS].chunks_exact(abi::VIP_WORDS) {
-            tables.vips.extend(abi::vip_of(&load(place)).map(|(key, vip, _)| (key, vip)));
+        for (place, client) in self.vip_places() {
+            tables.vips.extend(abi::vip_of(&load(place)).map(|(key, vip, _)| {
+                let affinity = abi::affinity_of(&key, &load(client));
+                (key, Vip { affinity, ..vip })
+            }));
         }
         tables
     }

@@ -55,7 +55,7 @@ pub(super) use handoff::{
 pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_AFFINITY, SETTINGS_LEN, Settings, jiffy_ns};
 
 /// Number of words of `struct affinity`.
-pub(super) const AFFINITY_ENTRY_WORDS: usize = size_of::<c::affinity>() / 8;
+pub(crate) const AFFINITY_ENTRY_WORDS: usize = size_of::<c::affinity>() / 8;
 /// Number of a VIP's idle times. The next two are indexes of them.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
@@ -297,7 +297,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
 
 /// Returns the entry of a VIP in `clients`: zeros without affinity. The mask is that of addresses
 /// in keys of IPv6 sessions, where an IPv4 address is mapped.
-pub(super) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINITY_ENTRY_WORDS] {
+pub(crate) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINITY_ENTRY_WORDS] {
     let Some(Affinity { tag, prefix_len, lifetime }) = affinity else { return [0; AFFINITY_ENTRY_WORDS] };
     let len = u32::from(prefix_len) + mapped_len(key);
     let mask = u128::MAX.checked_shl(128 - len).unwrap_or_default();
@@ -305,7 +305,7 @@ pub(super) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINI
 }
 
 /// Decodes the result of [`affinity`].
-pub(super) fn affinity_of(key: &VipKey, place: &[u64]) -> Option<Affinity> {
+pub(crate) fn affinity_of(key: &VipKey, place: &[u64]) -> Option<Affinity> {
     let c::affinity { mask: [high, low], lifetime, tag, .. } = from_words(place)?;
     let len = high.count_ones() + low.count_ones();
     let prefix_len = len.checked_sub(mapped_len(key)).filter(|_| lifetime != 0)?;
