@@ -304,7 +304,7 @@ pub(crate) fn affinity(key: &VipKey, affinity: Option<Affinity>) -> [u64; AFFINI
     words(&c::affinity { mask: [(mask >> 64) as u64, mask as u64], lifetime, tag, pad: 0 })
 }
 
-/// Decodes the result of [`affinity`].
+/// Decodes the result of [`affinity()`].
 pub(crate) fn affinity_of(key: &VipKey, place: &[u64]) -> Option<Affinity> {
     let c::affinity { mask: [high, low], lifetime, tag, .. } = from_words(place)?;
     let len = high.count_ones() + low.count_ones();
