@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use evener_lab::evener::{Evener, program};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
@@ -49,18 +49,16 @@ impl Pair {
         let directors = farm.directors().iter().map(|host| Evener::start(host, &text));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         directors.iter().try_for_each(|director| director.wait_for_servers(2, LONG).map(drop))?;
-        let keepalived = farm.directors().iter().zip([100, 90]);
-        let keepalived =
-            keepalived.map(|(host, priority)| keepalived_on(host, priority)).collect::<Result<_>>()?;
+        // The director whose script succeeds first keeps the address.
+        let first = keepalived_on(farm.director(), 100)?;
+        wait::until("the first director has the address", || has_address(farm.director()))?;
+        let keepalived = vec![first, keepalived_on(&farm.directors()[1], 90)?];
         Ok(Pair { _keepalived: keepalived, directors, farm })
     }
 
     /// Returns which directors have the service address.
     fn owners(&self) -> Result<Vec<bool>> {
-        let has = |host: &Host| -> Result<bool> {
-            Ok(host.run(&["ip", "-o", "address", "show", "dev", "eth0"])?.contains("192.0.2.100/32"))
-        };
-        self.farm.directors().iter().map(has).collect()
+        self.farm.directors().iter().map(has_address).collect()
     }
 
     fn wait_for_owners(&self, wanted: [bool; 2]) -> Result<()> {
@@ -75,13 +73,14 @@ impl Pair {
         Ok(self.directors[director].servers()?.iter().map(|server| server.connections).sum())
     }
 
-    /// Fails unless new connections go by this director.
+    /// Waits until new connections go by this director. The router learns the new place of the
+    /// address a moment after the address has moved.
     fn serves(&self, director: usize) -> Result<()> {
-        let before = [self.connections(0)?, self.connections(1)?];
-        (0..4).try_for_each(|_| self.visit().map(drop))?;
-        let after = [self.connections(0)?, self.connections(1)?];
-        ensure!(after[director] == before[director] + 4, "{before:?}, then {after:?}");
-        Ok(())
+        wait::until(&format!("director {director} serves"), || {
+            let before = self.connections(director)?;
+            (0..4).try_for_each(|_| self.visit().map(drop))?;
+            Ok(self.connections(director)? == before + 4)
+        })
     }
 
     fn has_told(&self, director: usize, event: &str) -> Result<()> {
@@ -89,6 +88,10 @@ impl Pair {
             Ok(self.directors[director].command(&["events", "--since", "5m"])?.contains(event))
         })
     }
+}
+
+fn has_address(host: &Host) -> Result<bool> {
+    Ok(host.run(&["ip", "-o", "address", "show", "dev", "eth0"])?.contains("192.0.2.100/32"))
 }
 
 fn keepalived_on(host: &Host, priority: u8) -> Result<Proc> {
