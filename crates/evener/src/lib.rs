@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod agent;
+pub mod announce;
 pub mod board;
 pub mod cli;
 pub mod config;

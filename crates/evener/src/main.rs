@@ -11,7 +11,7 @@ use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
 use evener::runtime::terminal::has_colour;
-use evener::{admin, agent, control, doctor, import, manual, ready, top};
+use evener::{admin, agent, announce, control, doctor, import, manual, ready, top};
 
 fn main() -> Exit {
     CompleteEnv::with_factory(admin::completion::command).complete();
@@ -23,6 +23,7 @@ fn main() -> Exit {
         Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Announce(args) => announce::run(&args),
         Command::Leave => agent::leave::run(),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Ready(args) => ready::command::run(&args),

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::Snapshot;
+use crate::farm::Announce;
 use crate::pool::ServerState;
 
 /// Maximum number of servers named in [`ServiceReadiness::obstacle`].
@@ -17,6 +18,8 @@ const NAMED_MAX: usize = 3;
 pub struct ServiceReadiness {
     pub service: String,
     pub addresses: Vec<SocketAddr>,
+    /// True if a routing daemon announces the addresses while they are ready.
+    pub needs_route: bool,
     /// True if the daemon itself answers clients, so that the data plane alone is not enough.
     pub needs_daemon: bool,
     /// Reason in words why the service is not ready; `None` if the service is ready.
@@ -36,8 +39,8 @@ impl Snapshot {
                 reason: server.reason.as_deref(),
             });
             let addresses = service.addresses.clone();
-            let obstacle = obstacle(servers);
-            ServiceReadiness { service: service.name.clone(), addresses, needs_daemon: false, obstacle }
+            let (service, needs_route) = (service.name.clone(), service.announce == Announce::Route);
+            ServiceReadiness { service, addresses, needs_route, needs_daemon: false, obstacle: obstacle(servers) }
         });
         let groups = self.groups.iter().map(|shown| {
             let servers = shown.members.iter().map(|member| SeenServer {
@@ -47,7 +50,8 @@ impl Snapshot {
                 reason: None,
             });
             let (service, addresses) = (shown.group.name.clone(), shown.group.addresses.clone());
-            ServiceReadiness { service, addresses, needs_daemon: true, obstacle: obstacle(servers) }
+            let obstacle = obstacle(servers);
+            ServiceReadiness { service, addresses, needs_route: false, needs_daemon: true, obstacle }
         });
         services.chain(groups).collect()
     }

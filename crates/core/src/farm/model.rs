@@ -59,6 +59,9 @@ pub enum Announce {
     /// The host's own stack, while the host has the address. Another program, such as keepalived,
     /// moves the address between directors (VRRP, RFC 9568).
     Host,
+    /// No part of this host. `evener announce` adds a host route while the address is ready, which
+    /// a routing daemon announces.
+    Route,
     /// No part of this host: a router sends the packets here.
     Never,
 }

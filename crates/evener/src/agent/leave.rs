@@ -1,5 +1,5 @@
-//! `evener leave`: ends the daemon and the agent of this network namespace, which then restore all
-//! that they have attached and changed, as on SIGQUIT.
+//! `evener leave`: ends Evener's programs of this network namespace, which then restore all that they
+//! have attached and changed, as on SIGQUIT.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::runtime::{Exit, folders};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Ends the daemon and the agent, and waits until both have ended.
+/// Ends the announcer, the daemon and the agent, and waits until all have ended.
 pub fn run() -> Exit {
     let directory = match folders::directory() {
         Ok(directory) => directory,
@@ -25,8 +25,12 @@ pub fn run() -> Exit {
             return Exit::Failed;
         }
     };
-    let programs =
-        [("daemon", folders::lock_path(&directory)), ("agent", folders::agent_lock_path(&directory))];
+    // Clients go elsewhere first.
+    let programs = [
+        ("announcer", folders::announcer_lock_path(&directory)),
+        ("daemon", folders::lock_path(&directory)),
+        ("agent", folders::agent_lock_path(&directory)),
+    ];
     let running: Vec<_> = programs.iter().filter(|(_, lock)| Lock::is_held(lock)).collect();
     if running.is_empty() {
         eprintln!("evener: neither a daemon nor an agent runs in this network namespace");

@@ -42,7 +42,7 @@ use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::Exit;
 use crate::runtime::folders;
 use crate::runtime::lock::{Lock, LockError};
-use crate::runtime::log;
+use crate::runtime::log::{self, LastProblem};
 use crate::runtime::program::{self, HostError};
 use crate::runtime::reader;
 use crate::runtime::secret;
@@ -358,19 +358,6 @@ fn take_over(
     state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
     state.store().map_err(PlaceError::State)?;
     Ok((state, lock))
-}
-
-/// The last problem. Each problem is logged once.
-#[derive(Default)]
-struct LastProblem(Option<String>);
-
-impl LastProblem {
-    fn log_once(&mut self, trouble: Option<String>) {
-        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
-            tracing::error!("{error}; retrying");
-        }
-        self.0 = trouble;
-    }
 }
 
 /// Reads the farm's secret, if there are handoff services.

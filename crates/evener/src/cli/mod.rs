@@ -53,7 +53,9 @@ pub enum Command {
     Run(RunArgs),
     /// Configure this host as a server of the farm, in the foreground
     Agent(AgentArgs),
-    /// End the daemon and the agent of this host, and restore all that they changed
+    /// Keep host routes of ready addresses, which a routing daemon announces, in the foreground
+    Announce(AnnounceArgs),
+    /// End the programs of this host, and restore all that they changed
     Leave,
     /// Check a file for this host, and show all errors
     Check(CheckArgs),
@@ -157,6 +159,20 @@ pub struct AgentArgs {
 fn hook(text: &str) -> Result<Hook, &'static str> {
     let hooks = [Hook::Native, Hook::Tc, Hook::Generic];
     hooks.into_iter().find(|hook| hook.name() == text).ok_or("write native, tc or generic")
+}
+
+/// `evener announce`
+#[derive(Debug, Args)]
+pub struct AnnounceArgs {
+    /// Leave the routes on SIGTERM; the next start takes them over
+    #[arg(long)]
+    pub keep: bool,
+    /// Show the addresses and their routes instead
+    #[arg(long, conflicts_with = "keep")]
+    pub status: bool,
+    /// Print JSON
+    #[arg(long, requires = "status")]
+    pub json: bool,
 }
 
 /// `evener requests`

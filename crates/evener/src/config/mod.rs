@@ -6,6 +6,7 @@ mod addresses;
 mod admin;
 mod affinity;
 mod agent;
+mod announce;
 mod defaults;
 mod dispatcher;
 mod dns;
@@ -49,6 +50,7 @@ use toml::Spanned;
 
 pub use admin::{AdminConfig, AdminTls, ClientCertificates};
 pub use agent::{AgentConfig, AgentListen, DelayKind};
+pub use announce::{AnnounceConfig, WhenDrained};
 pub(crate) use defaults::{FARM_ROUTES, LOAD_PORT, ROUTES, SERVERS, VIPS};
 pub use dns::{DnsConfig, NameConfig, NamesText, ZoneConfig};
 use dns::{NamesFile, ServiceReference};
@@ -77,6 +79,7 @@ pub struct Config {
     pub log: LogConfig,
     pub agent: AgentConfig,
     pub farm: FarmConfig,
+    pub announce: AnnounceConfig,
     /// Services whose packets are forwarded. Their names and addresses are unique.
     pub services: Vec<Service>,
     /// Services that redirect clients by HTTP. Their names and addresses are unique, too. The file
@@ -98,6 +101,22 @@ impl Config {
             "[farm] `directors` lists several, and there is no `secret_file`: each chooses servers by a key of its own, so \
              connections break where another one gets their packets; `evener keygen FILE` makes a secret for all of them"
                 .to_owned()
+        })
+    }
+
+    /// Returns a warning for each service whose replies don't return to the director that has the
+    /// session.
+    pub fn stray_replies(&self) -> impl Iterator<Item = String> {
+        let is_stray = |service: &&Service| {
+            service.announce == Announce::Route && service.method.translates() && !service.source_nat
+        };
+        let several = self.farm.directors.len() > 1;
+        self.services.iter().filter(is_stray).filter(move |_| several).map(|service| {
+            format!(
+                "{:?} has method \"nat\" and several directors by routes, and its servers' gateway is one of them, so \
+                 replies to another one's connections are lost; add source_nat = true",
+                service.name
+            )
         })
     }
 
@@ -289,6 +308,7 @@ fn config(
     let (mut farm, dispatcher) =
         root.section(&file::FARM, |section| (farm(section, &mut refers), dispatcher::read(section)));
     let admin = root.section(&file::ADMIN, |section| admin::read(section, &mut refers));
+    let announce = root.section(&file::ANNOUNCE, |section| announce::read(section));
     let log = root.section(&file::LOG, |section| LogConfig {
         access: kept(section.get(&log::ACCESS, values::log_target), &mut refers.access_log),
     });
@@ -323,7 +343,7 @@ fn config(
     });
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
-    let config = Config { engine, admin, log, agent, farm, services, groups, dns };
+    let config = Config { engine, admin, log, agent, farm, announce, services, groups, dns };
     path_probes::check(root, &config, path_probes::ProblemSpans { dns: refers.dns.clone(), agent_listen });
     (config, refers, files)
 }

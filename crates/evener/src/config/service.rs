@@ -165,10 +165,11 @@ pub(super) fn service_addresses(
 /// Reports an address that another program shall move between hosts, if the method or placement
 /// gives it to this host itself.
 fn moved_address(section: &Section<'_>, reach: &MethodConfig, placement: Placement, announce: Announce) {
-    let Some(span) = section.key_span("announce").filter(|_| announce == Announce::Host) else { return };
+    let is_moved = matches!(announce, Announce::Host | Announce::Route);
+    let Some(span) = section.key_span("announce").filter(|_| is_moved) else { return };
     let why = match placement {
         Placement::EveryHost => "hosts of placement \"every-host\" move their addresses themselves",
-        Placement::Director if reach.method().hands_over() => {
+        Placement::Director if reach.method().hands_over() && announce == Announce::Host => {
             "with method \"handoff\" each director has the address, to read what clients ask for"
         }
         Placement::Director => return,

@@ -69,16 +69,17 @@ pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, Complaint> {
     }
 }
 
-/// Value of `announce` for addresses that another program moves between hosts.
-pub(super) const HOST: &str = "host";
+/// Values of `announce` for addresses that another program moves between hosts.
+pub(super) const ANNOUNCERS: [&str; 2] = ["host", "route"];
 
-/// Parses who announces a service's addresses: `true`, `false` or `"host"`.
+/// Parses who announces a service's addresses: `true`, `false`, `"host"` or `"route"`.
 pub(super) fn announce(value: &DeValue<'_>) -> Result<Announce, Complaint> {
-    let help = "write true, false or \"host\"";
+    let help = "write true, false, \"host\" or \"route\"";
     match value {
         DeValue::Boolean(true) => Ok(Announce::Director),
         DeValue::Boolean(false) => Ok(Announce::Never),
-        DeValue::String(word) if word == HOST => Ok(Announce::Host),
+        DeValue::String(word) if word == "host" => Ok(Announce::Host),
+        DeValue::String(word) if word == "route" => Ok(Announce::Route),
         DeValue::String(word) => Complaint::new(format!("is {word:?}"), help),
         other => Complaint::wrong_type(other, "true, false or a word", help),
     }

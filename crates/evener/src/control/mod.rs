@@ -148,6 +148,7 @@ impl Daemon {
         let (mut reread, mut fit) = (Instant::now() + REREAD, Instant::now());
         loop {
             self.print_ready();
+            self.readiness.follow(&self.executor);
             let wake = self.next_wake();
             tokio::select! {
                 action = signals.next() => match action {

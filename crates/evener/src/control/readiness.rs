@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use evener_core::director::Snapshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
@@ -21,6 +22,9 @@ pub(super) struct ReadinessRecord {
     path: PathBuf,
     /// True if the state of the servers is known. Until then, the previous daemon's record stays.
     is_known: bool,
+    /// Snapshot of the farm that the last record follows from, and whether the director was drained.
+    followed: Option<(Arc<Snapshot>, bool)>,
+    written: Option<Record>,
     /// Write under way. The file system may hang.
     writing: Option<JoinHandle<()>>,
     /// True if the last write failed. Only the first failure is logged.
@@ -30,7 +34,8 @@ pub(super) struct ReadinessRecord {
 impl ReadinessRecord {
     pub(super) fn in_folder(directory: &Path) -> ReadinessRecord {
         let path = ready::path(directory);
-        ReadinessRecord { path, is_known: false, writing: None, has_failed: Arc::default() }
+        let (followed, written, writing) = (None, None, None);
+        ReadinessRecord { path, is_known: false, followed, written, writing, has_failed: Arc::default() }
     }
 
     /// Allows writes: the state of the servers is known.
@@ -38,11 +43,28 @@ impl ReadinessRecord {
         self.is_known = true;
     }
 
-    /// Writes the record. Its time also serves as the daemon's heartbeat.
-    pub(super) fn write(&mut self, record: Record) {
-        if !self.is_known || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
+    /// Writes the record at once if the readiness has changed.
+    pub(super) fn follow(&mut self, executor: &Executor) {
+        let (snapshot, is_drained) = (executor.director.snapshot(), executor.is_drained());
+        let is_same = |(seen, was): &(Arc<Snapshot>, bool)| Arc::ptr_eq(seen, snapshot) && *was == is_drained;
+        if !self.is_known || self.followed.as_ref().is_some_and(is_same) {
             return;
         }
+        let record = record(executor);
+        let at_ms = record.at_ms;
+        let is_written = self.written.as_ref().is_some_and(|last| Record { at_ms, ..last.clone() } == record);
+        if is_written || self.write(record) {
+            self.followed = Some((Arc::clone(snapshot), is_drained));
+        }
+    }
+
+    /// Writes the record. Its time also serves as the daemon's heartbeat. Returns false if the last
+    /// write is still under way.
+    pub(super) fn write(&mut self, record: Record) -> bool {
+        if !self.is_known || self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
+            return false;
+        }
+        self.written = Some(record.clone());
         let (path, has_failed) = (self.path.clone(), Arc::clone(&self.has_failed));
         self.writing = Some(spawn_blocking(move || {
             let written = record.write(&path);
@@ -56,6 +78,7 @@ impl ReadinessRecord {
                 );
             }
         }));
+        true
     }
 
     /// Removes the record: the data plane ends, and no service is ready.
@@ -71,7 +94,7 @@ impl ReadinessRecord {
 /// Returns this host's network as the daemon knows it. The daemon keeps its programs attached.
 pub(super) fn seen_by(executor: &Executor) -> Seen {
     let director = &executor.director;
-    Seen::of(director.network(), director.links().keys().copied().collect())
+    Seen::of(&director.network().interfaces, director.links().keys().copied().collect())
 }
 
 /// Returns the current record.
@@ -90,6 +113,7 @@ pub(super) fn record(executor: &Executor) -> Record {
         orphan_ms: executor.config.farm.orphan_ms,
         is_in_kernel: executor.engine.kind == KERNEL_ENGINE,
         is_drained: executor.is_drained(),
+        announce: Some(executor.config.announce),
         interfaces: interfaces.collect(),
         services: director.snapshot().readiness().into_iter().map(Into::into).collect(),
         ..Record::at(now_ms())

@@ -56,8 +56,8 @@ pub(super) async fn check_farm(
     if !interfaces.is_empty() {
         links.check_links(interfaces.iter().copied(), findings);
     }
-    findings
-        .extend(config.unlike_directors().map(|message| Finding::warn("directors", format!("{message}."))));
+    let warn = |message| Finding::warn("directors", format!("{message}."));
+    findings.extend(config.unlike_directors().into_iter().chain(config.stray_replies()).map(warn));
     let nat = config.services.iter().any(|service| service.method.translates());
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {

@@ -11,6 +11,7 @@ mod tests;
 
 pub(crate) use seen::Seen;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use evener_core::director::ServiceReadiness;
 use serde::{Deserialize, Serialize};
 
+use crate::config::AnnounceConfig;
 use crate::runtime::files;
 use crate::runtime::spelling::meant;
 
@@ -41,6 +43,9 @@ pub(crate) struct Record {
     /// True if the operator has drained the director itself.
     pub(crate) is_drained: bool,
     pub(crate) interfaces: Vec<NeededInterface>,
+    /// Host routes of the services that need them. `None` in a record of a version without them.
+    #[serde(default)]
+    pub(crate) announce: Option<AnnounceConfig>,
     pub(crate) services: Vec<ServiceRecord>,
 }
 
@@ -57,6 +62,8 @@ pub(crate) struct NeededInterface {
 pub(crate) struct ServiceRecord {
     name: String,
     addresses: Vec<SocketAddr>,
+    #[serde(default)]
+    needs_route: bool,
     needs_daemon: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     obstacle: Option<String>,
@@ -64,8 +71,8 @@ pub(crate) struct ServiceRecord {
 
 impl From<ServiceReadiness> for ServiceRecord {
     fn from(readiness: ServiceReadiness) -> ServiceRecord {
-        let ServiceReadiness { service, addresses, needs_daemon, obstacle } = readiness;
-        ServiceRecord { name: service, addresses, needs_daemon, obstacle }
+        let ServiceReadiness { service, addresses, needs_route, needs_daemon, obstacle } = readiness;
+        ServiceRecord { name: service, addresses, needs_route, needs_daemon, obstacle }
     }
 }
 
@@ -88,6 +95,21 @@ pub struct ServiceReadinessView {
     pub reason: String,
 }
 
+/// Settings of host routes, and the states of the addresses that need them.
+pub(crate) type RoutedAddresses = Option<(AnnounceConfig, BTreeMap<IpAddr, RoutedState>)>;
+
+/// State of an address that needs a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RoutedState {
+    Ready,
+    /// The operator has drained the director. It still serves what comes. With the reason in words.
+    Drained(String),
+    /// The daemon is dead or hangs, and the kernel engine forwards without it.
+    Orphaned,
+    /// With the reason in words.
+    NotReady(String),
+}
+
 /// Returns the path of a daemon's record.
 pub(crate) fn path(directory: &Path) -> PathBuf {
     directory.join("ready.json")
@@ -102,6 +124,7 @@ impl Record {
             orphan_ms: 0,
             is_in_kernel: false,
             is_drained: false,
+            announce: None,
             interfaces: Vec::new(),
             services: Vec::new(),
         }
@@ -161,14 +184,43 @@ impl Record {
         ReadinessView { ready: reason.is_empty(), reason, services }
     }
 
+    /// Returns the states of the addresses that need routes.
+    pub(crate) fn routed(&self, seen: &Seen) -> BTreeMap<IpAddr, RoutedState> {
+        let needing = self.services.iter().filter(|one| one.needs_route);
+        let addresses: BTreeSet<IpAddr> =
+            needing.clone().flat_map(|one| &one.addresses).map(|address| address.ip()).collect();
+        let of_host = self.host_obstacle(seen);
+        let is_silent = seen.now_ms.saturating_sub(self.at_ms) > SILENCE_MS;
+        let state = |address: IpAddr| {
+            let here = needing.clone().filter(|one| one.addresses.iter().any(|at| at.ip() == address));
+            let obstacles = here.map(|one| one.obstacle.as_ref().map(|why| format!("{}: {why}", one.name)));
+            // One service that works is enough: a failed one must not take the others with it.
+            let of_services = obstacles.collect::<Option<Vec<String>>>().map(|all| all.join("; "));
+            match (of_host.clone().or(of_services), self.drain_obstacle()) {
+                (Some(reason), _) => RoutedState::NotReady(reason),
+                (None, Some(reason)) => RoutedState::Drained(reason),
+                (None, None) if is_silent => RoutedState::Orphaned,
+                (None, None) => RoutedState::Ready,
+            }
+        };
+        addresses.into_iter().map(|address| (address, state(address))).collect()
+    }
+
     /// Returns why no service of this host is ready, if so.
     fn obstacle(&self, seen: &Seen) -> Option<String> {
+        self.drain_obstacle().or_else(|| self.host_obstacle(seen))
+    }
+
+    fn drain_obstacle(&self) -> Option<String> {
+        let reason = || "this director is drained: `evener undrain --director` ends that".to_owned();
+        self.is_drained.then(reason)
+    }
+
+    /// Returns why this host can't serve, if so.
+    fn host_obstacle(&self, seen: &Seen) -> Option<String> {
         let age_ms = seen.now_ms.saturating_sub(self.at_ms);
         if self.at_ms > seen.now_ms {
             return Some("the daemon's record is older than the last boot of the host".to_owned());
-        }
-        if self.is_drained {
-            return Some("this director is drained: `evener undrain --director` ends that".to_owned());
         }
         if self.is_in_kernel && age_ms > self.orphan_ms.max(SILENCE_MS) {
             let (age, orphan) = (age_ms / 1_000, self.orphan_ms / 1_000);
@@ -240,6 +292,13 @@ impl ReadinessInput {
             Ok((record, seen))
         };
         ReadinessInput(looked.await)
+    }
+
+    /// Returns the settings of host routes, and the states of the addresses that need them. Without
+    /// a record there are none.
+    pub(crate) fn routed(&self) -> Result<RoutedAddresses, String> {
+        let (record, seen) = self.0.as_ref().map_err(Clone::clone)?;
+        Ok(record.announce.map(|settings| (settings, record.routed(seen))))
     }
 
     /// True if the farm is known, and has no service of this name or address.

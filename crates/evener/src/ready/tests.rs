@@ -5,6 +5,7 @@ fn service(name: &str, address: &str, obstacle: Option<&str>) -> ServiceRecord {
     ServiceRecord {
         name: name.to_owned(),
         addresses: vec![address.parse().unwrap()],
+        needs_route: false,
         needs_daemon: false,
         obstacle: obstacle.map(str::to_owned),
     }

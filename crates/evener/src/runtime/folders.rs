@@ -64,6 +64,11 @@ pub(crate) fn agent_lock_path(directory: &Path) -> PathBuf {
     directory.join("agent.lock")
 }
 
+/// Lock of the announcer whose folder this is.
+pub(crate) fn announcer_lock_path(directory: &Path) -> PathBuf {
+    directory.join("announce.lock")
+}
+
 /// Returns the folder of this network namespace, and creates it if it does not exist.
 ///
 /// # Errors

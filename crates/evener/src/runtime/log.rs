@@ -93,6 +93,20 @@ fn with_priority(priority: u8, bytes: &[u8]) -> Vec<u8> {
     bytes.split_inclusive(|byte| *byte == b'\n').flat_map(line).collect()
 }
 
+/// The last problem. Each problem is logged once.
+#[derive(Default)]
+pub(crate) struct LastProblem(Option<String>);
+
+impl LastProblem {
+    /// Logs the problem unless it was the last one, too.
+    pub(crate) fn log_once(&mut self, trouble: Option<String>) {
+        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
+            tracing::error!("{error}; retrying");
+        }
+        self.0 = trouble;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::with_priority;

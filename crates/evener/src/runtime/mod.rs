@@ -9,6 +9,7 @@ pub(crate) mod day;
 pub mod descriptors;
 mod exit;
 pub(crate) mod files;
+pub(crate) mod folder_watch;
 pub mod folders;
 pub(crate) mod fresh_file;
 pub(crate) mod group_tokens;

@@ -177,7 +177,9 @@ impl Evener {
         let copy = copy.to_string_lossy().into_owned();
         // copied by another process: a process forked from this one at the same time could keep the
         // copy open for writing
-        self.host.run(&["cp", &self.program, &copy])?;
+        let new = format!("{copy}.new");
+        self.host.run(&["cp", &self.program, &new])?;
+        self.host.run(&["mv", &new, &copy])?;
         self.words.iter_mut().filter(|word| **word == self.program).for_each(|word| copy.clone_into(word));
         self.program = copy;
         self.start_again()

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use evener_lab::evener::{Evener, program};
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
@@ -16,21 +16,14 @@ use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
 use crate::file;
+use crate::page::block;
 
 on_both_engines! {
     address_moves_when_director_is_drained_and_both_serve_when_both_have_it,
 }
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating/keepalived.md");
+const PAGE: &str = "keepalived.md";
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
-/// Returns the block of the page that begins with this line.
-fn block(first: &str) -> Result<String> {
-    let page = fs::read_to_string(PAGE)?;
-    let begin = page.find(&format!("\n{first}\n")).with_context(|| format!("no block of {first}"))? + 1;
-    let text = &page[begin..];
-    Ok(text[..text.find("```").context("the block has no end")?].to_owned())
-}
 
 /// Two directors with their daemons and keepalived. Fields are dropped in order.
 struct Pair {
@@ -44,7 +37,7 @@ impl Pair {
         let farm = Farm::builder().servers(2).directors(2).build()?;
         let secret = farm.director().write("farm.key", SECRET)?;
         fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
-        let text = block("[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
+        let text = block(PAGE, "[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
         let text = file::engine(engine) + &text;
         let directors = farm.directors().iter().map(|host| Evener::start(host, &text));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
@@ -98,7 +91,7 @@ fn keepalived_on(host: &Host, priority: u8) -> Result<Proc> {
     // keepalived runs a script only if nobody but root can change it or its folders.
     let script = host.write("ready", &format!("#!/bin/sh\nexec {} ready\n", program()?.display()))?;
     fs::set_permissions(&script, Permissions::from_mode(0o700))?;
-    let text = block("global_defs {")?
+    let text = block(PAGE, "global_defs {")?
         .replace("/usr/bin/evener ready", &script.to_string_lossy())
         .replace("    enable_script_security\n", "")
         .replace("priority 100", &format!("priority {priority}"));

@@ -61,8 +61,8 @@ pub(super) struct ConfigKey {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ValueType {
     Flag(bool),
-    /// A flag with its default, or this word.
-    FlagOr(bool, &'static str),
+    /// A flag with its default, or one of these words.
+    FlagOr(bool, &'static [&'static str]),
     /// A whole number: limits and optional default.
     Number(u64, u64, Option<u64>),
     /// A number such as 1.5, stored in percent: limits and default.

@@ -50,7 +50,10 @@ fn table(
 fn scalar(value: ValueType) -> Json {
     let mut schema = match value {
         ValueType::Flag(_) => json!({ "type": "boolean" }),
-        ValueType::FlagOr(_, word) => json!({ "enum": [true, false, word] }),
+        ValueType::FlagOr(_, words) => {
+            let flags = [json!(true), json!(false)].into_iter();
+            json!({ "enum": flags.chain(words.iter().map(|word| json!(word))).collect::<Vec<_>>() })
+        }
         ValueType::Number(least, most, _) => json!({ "type": "integer", "minimum": least, "maximum": most }),
         ValueType::Factor(least, most, _) => {
             json!({ "type": "number", "minimum": least as f64 / 100.0, "maximum": most as f64 / 100.0 })

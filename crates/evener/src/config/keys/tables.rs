@@ -65,6 +65,7 @@ table!(file {
     LOG = ConfigKey::new("log", ValueType::Table(log::KEYS));
     AGENT = ConfigKey::new("agent", ValueType::Table(agent::KEYS));
     DNS = ConfigKey::new("dns", ValueType::Table(dns::KEYS));
+    ANNOUNCE = ConfigKey::new("announce", ValueType::Table(announce::KEYS));
 });
 
 table!(engine {
@@ -86,6 +87,15 @@ table!(farm {
     PORT = ConfigKey::number("port", PORTS).or(9_181);
     INTERVAL = ConfigKey::time("interval", REPORT_MS).or(500);
     SILENCE = ConfigKey::time("silence", REPORT_MS);
+});
+
+table!(announce {
+    TABLE = ConfigKey::number("table", 1..=u32::MAX as u64).or(254);
+    PROTOCOL = ConfigKey::number("protocol", 5..=255).or(91);
+    METRIC = ConfigKey::number("metric", 1..=u32::MAX as u64).or(100);
+    RAISED_METRIC = ConfigKey::number("raised_metric", 1..=u32::MAX as u64).or(1_000);
+    DRAINED = ConfigKey::words("drained", || names(&config::announce::DRAINED)).or_word("withdraw");
+    HOLD = ConfigKey::time("hold", 0..=3_600_000).or(10_000);
 });
 
 table!(admin {
@@ -184,7 +194,7 @@ table!(service {
     DISCOVER_ROUNDS = ConfigKey::number("discover_rounds", COUNTS).or(3).only_for(Packets).requires("discover", NO_DISCOVERY);
     SERVERS_MAX = ConfigKey::number("servers_max", 1..=config::defaults::SERVERS as u64).or(64).only_for(Packets).requires("discover", NO_DISCOVERY);
     ALLOW = ConfigKey::list("allow").only_for(Packets).requires("discover", NO_DISCOVERY);
-    ANNOUNCE = ConfigKey::new("announce", ValueType::FlagOr(true, config::values::HOST)).only_for(Packets);
+    ANNOUNCE = ConfigKey::new("announce", ValueType::FlagOr(true, &config::values::ANNOUNCERS)).only_for(Packets);
     KEEP_LAST = ConfigKey::flag("keep_last", true).only_for(Packets);
     PANIC_THRESHOLD = super::PANIC_THRESHOLD.placement(
         Placement::Director,

@@ -9,7 +9,7 @@ use evener_core::farm::network::PickError;
 use nix::net::if_::if_indextoname;
 
 pub use evener_core::farm::network::{Interface, KernelRoute, Network, NextHop};
-pub use read::read;
+pub use read::{interfaces, read};
 pub use resolve::resolve;
 pub use watch::watch;
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use evener_core::farm::membership::Router;
 use evener_core::net::wire::Mac;
 use futures_util::{Stream, TryStreamExt};
-use rtnetlink::RouteMessageBuilder;
+use rtnetlink::{Handle, RouteMessageBuilder};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
@@ -24,11 +24,8 @@ use super::{Interface, KernelRoute, Network, NetworkError};
 /// # Errors
 /// If the kernel does not answer.
 pub async fn read() -> Result<Network, NetworkError> {
-    let (connection, handle, _) = rtnetlink::new_connection()?;
-    // The task ends with the last handle.
-    tokio::spawn(connection);
-    let mut interfaces: BTreeMap<u32, Interface> =
-        all("interfaces", handle.link().get().execute()).await?.into_iter().map(interface).collect();
+    let handle = connect()?;
+    let mut interfaces = interfaces_by(&handle).await?;
     for (ifindex, address) in
         all("addresses", handle.address().get().execute()).await?.iter().filter_map(address)
     {
@@ -51,6 +48,25 @@ pub async fn read() -> Result<Network, NetworkError> {
         routes: routes.iter().filter_map(route).collect(),
         neighbours,
     })
+}
+
+/// Reads the interfaces alone, without their addresses. A host's routes may be many.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub async fn interfaces() -> Result<BTreeMap<u32, Interface>, NetworkError> {
+    interfaces_by(&connect()?).await
+}
+
+async fn interfaces_by(handle: &Handle) -> Result<BTreeMap<u32, Interface>, NetworkError> {
+    Ok(all("interfaces", handle.link().get().execute()).await?.into_iter().map(interface).collect())
+}
+
+fn connect() -> Result<Handle, NetworkError> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    // The task ends with the last handle.
+    tokio::spawn(connection);
+    Ok(handle)
 }
 
 /// Returns every gateway once. A link-local address counts as a separate router on each link.

@@ -53,6 +53,7 @@ fn described(config: &Config) -> String {
         let announce = match service.announce {
             Announce::Director => "",
             Announce::Host => " of-host",
+            Announce::Route => " by-route",
             Announce::Never => " unannounced",
         };
         let name = &service.name;

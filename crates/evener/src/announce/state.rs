@@ -1,0 +1,69 @@
+//! State of the announcer, as a file for its successor, for `evener announce --status` and for
+//! `evener doctor`.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::level::Level;
+use crate::config::AnnounceConfig;
+use crate::runtime::files;
+
+/// Maximum size of the file, in bytes.
+const FILE_BYTES: u64 = 1 << 20;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AnnouncedState {
+    /// Settings of the routes. An announcer with another table or protocol removes these routes.
+    pub(super) settings: Option<AnnounceConfig>,
+    /// Reason in words why the kernel's routes are not as they should be.
+    pub(super) problem: Option<String>,
+    pub(super) addresses: Vec<AnnouncedAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AnnouncedAddress {
+    pub(super) address: IpAddr,
+    pub(super) state: Level,
+    /// Metric of its route. `None` if it is withdrawn.
+    pub(super) metric: Option<u32>,
+    /// Reason in words why the address isn't announced. Empty if it is.
+    pub(super) reason: String,
+}
+
+impl AnnouncedAddress {
+    /// Describes the state in one line.
+    pub(super) fn describe(&self) -> String {
+        let route = self.metric.map_or_else(String::new, |metric| format!(", metric {metric}"));
+        let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
+        format!("{}{route}{reason}", self.state.name())
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("announce.json")
+}
+
+/// Reads the state that the last announcer has written.
+///
+/// # Errors
+/// If the file can't be read or understood.
+pub(super) fn read(directory: &Path) -> io::Result<Option<AnnouncedState>> {
+    match files::bounded(&path(directory), FILE_BYTES) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn write(directory: &Path, state: &AnnouncedState) -> io::Result<()> {
+    files::replace(&path(directory), &serde_json::to_vec(state)?)
+}
+
+pub(super) fn remove(directory: &Path) {
+    // There is none if no address needed a route.
+    let _ = fs::remove_file(path(directory));
+}

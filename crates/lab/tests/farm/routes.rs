@@ -1,0 +1,287 @@
+//! Directors whose service addresses BIRD or FRR announces, with the files of
+//! docs/operating/bird.md.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::evener::{Evener, program};
+use evener_lab::family::Family;
+use evener_lab::farm::Farm;
+use evener_lab::host::Host;
+use evener_lab::proc::Proc;
+use evener_lab::skip;
+use evener_lab::visit::Visit;
+use evener_lab::wait::{self, LONG};
+use serde_json::Value;
+
+use crate::file;
+use crate::page::block;
+
+on_both_engines! {
+    route_follows_readiness_of_director,
+}
+
+on_one_engine! {
+    routes_are_kept_as_they_should_be,
+    bfd_survives_restart_upgrade_and_reload,
+}
+
+/// Number of reloads, restarts and upgrades that BFD must survive.
+const ROUNDS: u32 = 2;
+const PAGE: &str = "bird.md";
+const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Directors with their daemons, announcers and BIRD, and a router with BIRD. Fields are dropped in
+/// order.
+struct Front {
+    birds: Vec<Proc>,
+    announcers: Vec<Proc>,
+    directors: Vec<Evener>,
+    farm: Farm,
+}
+
+/// Returns the page's configuration for a director.
+fn config(farm: &Farm, engine: &str, announce: &str) -> Result<String> {
+    let secret = farm.director().write("farm.key", SECRET)?;
+    fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
+    let text = block(PAGE, "[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
+    let text = text.replacen("[farm]", "[farm]\norphan = \"10s\"", 1);
+    Ok(file::engine(engine) + announce + &text)
+}
+
+fn announce(host: &Host) -> Result<Proc> {
+    let mut announcer = host.spawn("announce", &[program()?.as_os_str(), "announce".as_ref()])?;
+    announcer.wait_for("evener: ready", LONG)?;
+    Ok(announcer)
+}
+
+fn bird(host: &Host, text: &str) -> Result<Proc> {
+    let config = host.write("bird.conf", text)?;
+    let file = |name: &str| host.file(name).to_string_lossy().into_owned();
+    let (control, pid) = (file("bird.ctl"), file("bird.pid"));
+    host.spawn("bird", &["bird", "-f", "-c", &config.to_string_lossy(), "-s", &control, "-P", &pid])
+}
+
+/// Returns the answer of a host's BIRD.
+fn birdc(host: &Host, command: &str) -> Result<String> {
+    let control = host.file("bird.ctl").to_string_lossy().into_owned();
+    host.run(&[&["birdc", "-s", &control][..], &command.split(' ').collect::<Vec<_>>()].concat())
+}
+
+fn bird_on_director(farm: &Farm, number: usize) -> Result<Proc> {
+    let host = &farm.directors()[number];
+    let text = block(PAGE, "router id 192.0.2.2;")?
+        .replace("192.0.2.2", &host.address().to_string())
+        .replace("2001:db8::2", &host.address_in(Family::V6).to_string());
+    bird(host, &text)
+}
+
+impl Front {
+    fn start(engine: &str, announce_settings: &str) -> Result<Front> {
+        let farm = Farm::builder().servers(2).directors(2).build()?;
+        let text = config(&farm, engine, announce_settings)?;
+        let directors = farm.directors().iter().map(|host| Evener::start_by(host, &text, &[], &["--keep"]));
+        let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
+        farm.router().run(&["sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1"])?;
+        farm.router().run(&["sysctl", "-qw", "net.ipv6.fib_multipath_hash_policy=1"])?;
+        let mut birds = vec![bird(farm.router(), &block(PAGE, "router id 192.0.2.1;")?)?];
+        for number in 0..2 {
+            birds.push(bird_on_director(&farm, number)?);
+        }
+        let announcers: Vec<Proc> = farm.directors().iter().map(announce).collect::<Result<_>>()?;
+        let front = Front { birds, announcers, directors, farm };
+        front.wait_for_paths([true, true])?;
+        Ok(front)
+    }
+
+    /// Returns which directors the router sends clients of an address to.
+    fn paths(&self, family: Family) -> Result<[bool; 2]> {
+        let vip = self.farm.vip_in(family, 0).to_string();
+        let flag = if family == Family::V4 { "-4" } else { "-6" };
+        let routes = self.farm.router().run(&["ip", flag, "route", "show", &vip])?;
+        Ok([0, 1].map(|number| {
+            let via = self.farm.directors()[number].address_in(family).to_string();
+            routes.split_whitespace().any(|word| word == via)
+        }))
+    }
+
+    fn wait_for_paths(&self, wanted: [bool; 2]) -> Result<()> {
+        for family in Family::BOTH {
+            wait::until(&format!("the router's {family:?} paths are {wanted:?}"), || {
+                Ok(self.paths(family)? == wanted)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Opens some connections of both families. All must be answered.
+    fn visit(&self) -> Result<()> {
+        Family::BOTH.into_iter().try_for_each(|family| {
+            let service = self.farm.service_in(family);
+            (0..8).try_for_each(|_| Visit::open(self.farm.client(0), service)?.who_and_close().map(drop))
+        })
+    }
+
+    fn connections(&self, director: usize) -> Result<u64> {
+        Ok(self.directors[director].servers()?.iter().map(|server| server.connections).sum())
+    }
+
+    /// Returns a director's own routes to service addresses.
+    fn routes(&self, director: usize) -> Result<String> {
+        routes(&self.farm.directors()[director], "91")
+    }
+
+    fn has_told(&self, director: usize, text: &str) -> Result<()> {
+        wait::until(&format!("director {director} tells {text:?}"), || {
+            Ok(self.announcers[director].log().contains(text))
+        })
+    }
+}
+
+/// Returns a host's routes of both families by this protocol.
+fn routes(host: &Host, protocol: &str) -> Result<String> {
+    let of = |family: &str| host.run(&["ip", family, "route", "show", "table", "all", "proto", protocol]);
+    Ok(of("-4")? + &of("-6")?)
+}
+
+fn state(host: &Host) -> Result<Value> {
+    let program = program()?.to_string_lossy().into_owned();
+    Ok(serde_json::from_str(&host.run(&[&program, "announce", "--status", "--json"])?)?)
+}
+
+fn lacks(programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| !Path::new(program).exists());
+    if let Some(program) = missing {
+        skip::skipped(&format!("{program} is not installed"));
+    }
+    missing.is_some()
+}
+
+fn route_follows_readiness_of_director(engine: &str) -> Result<()> {
+    if lacks(&["/usr/sbin/bird"]) {
+        return Ok(());
+    }
+    let mut front = Front::start(engine, "[announce]\nhold = \"1s\"\n")?;
+    wait::until("clients reach both directors", || {
+        front.visit()?;
+        Ok(front.connections(0)? > 0 && front.connections(1)? > 0)
+    })?;
+
+    front.directors[0].command(&["drain", "--director"])?;
+    let drained = Instant::now();
+    wait::until("the route is withdrawn", || Ok(front.routes(0)?.is_empty()))?;
+    println!("the routes went {:?} after the drain", drained.elapsed());
+    front.wait_for_paths([false, true])?;
+    front.has_told(0, "192.0.2.100 is withdrawn: this director is drained")?;
+    front.visit()?;
+    front.directors[0].command(&["undrain", "--director"])?;
+    front.wait_for_paths([true, true])?;
+
+    let dead = Instant::now();
+    front.directors[0].daemon().kill9()?;
+    front.wait_for_paths([false, true])?;
+    println!("the router left the director with the dead daemon out after {:?}", dead.elapsed());
+    if engine == "xdp" {
+        ensure!(front.routes(0)?.contains("metric 1000"), "{}", front.routes(0)?);
+        front.has_told(0, "192.0.2.100 has metric 1000 now: the daemon is silent")?;
+    }
+    wait::until("the orphan's routes are withdrawn", || Ok(front.routes(0)?.is_empty()))?;
+    front.directors[0].start_again()?;
+    front.wait_for_paths([true, true])?;
+
+    for server in 0..2 {
+        front.farm.stop_web(server)?;
+    }
+    front.wait_for_paths([false, false])?;
+    front.has_told(1, "192.0.2.100 is withdrawn: web: no server works")
+}
+
+fn routes_are_kept_as_they_should_be(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).directors(1).build()?;
+    let settings = |text: &str| config(&farm, engine, &format!("[announce]\nhold = \"100ms\"\n{text}"));
+    let director = Evener::start(farm.director(), &settings("")?)?;
+    let host = farm.director();
+    let mut announcer = announce(host)?;
+    let wait_for = |what: &str, protocol: &str, lines: &[&str]| {
+        wait::until(what, || {
+            let routes = routes(host, protocol)?;
+            Ok(routes.lines().count() == lines.len() && lines.iter().all(|line| routes.contains(line)))
+        })
+    };
+    let (both, family4) = (["blackhole 192.0.2.100 metric 100", "blackhole 2001:db8::100 dev lo"], "192.0.2.100/32");
+    wait_for("both routes are there", "91", &both)?;
+
+    host.run(&["ip", "route", "del", "blackhole", family4, "proto", "91"])?;
+    announcer.wait_for("was deleted by somebody, and is restored", LONG)?;
+    wait_for("the route is restored", "91", &both)?;
+    host.run(&["ip", "route", "add", "blackhole", "192.0.2.200/32", "proto", "91"])?;
+    announcer.wait_for("was added by somebody, and is removed", LONG)?;
+    wait_for("the stranger's route is removed", "91", &both)?;
+    host.run(&["ip", "route", "add", "blackhole", family4, "metric", "7"])?;
+    announcer.wait_for("is another program's route to a service address", LONG)?;
+
+    // A second announcer would fight with the first.
+    let words = [program()?.into_os_string(), "announce".into()];
+    ensure!(host.output(&words)?.status.code() == Some(5));
+    // What happens while no announcer runs is found by the next one.
+    announcer.kill9()?;
+    director.command(&["drain", "--director"])?;
+    ensure!(state(host)?["running"] == false);
+    wait_for("the routes are still there", "91", &both)?;
+    let mut announcer = announce(host)?;
+    wait_for("the drained director's routes are gone", "91", &[])?;
+    ensure!(state(host)?["addresses"][0]["state"] == "withdrawn", "{}", state(host)?);
+    director.command(&["undrain", "--director"])?;
+    wait_for("the routes are back", "91", &both)?;
+
+    // Other settings, with the announcer and before it starts.
+    director.reload(&settings("protocol = 92\n")?)?;
+    wait_for("the routes have the new protocol", "92", &both)?;
+    wait_for("none has the old one", "91", &[])?;
+    announcer.kill9()?;
+    director.reload(&settings("protocol = 92\ntable = 180\nmetric = 200\ndrained = \"raise\"\n")?)?;
+    let mut announcer = announce(host)?;
+    let moved = ["blackhole 192.0.2.100 table 180 metric 200", "blackhole 2001:db8::100 dev lo table 180 metric 200"];
+    wait_for("the routes are in the new table alone", "92", &moved)?;
+    director.command(&["drain", "--director"])?;
+    let raised = moved.map(|line| line.replace("metric 200", "metric 1000"));
+    wait_for("the routes have the raised metric", "92", &raised.each_ref().map(String::as_str))?;
+
+    ensure!(announcer.sigterm(LONG)? == 0);
+    wait_for("the announcer leaves nothing", "92", &[])
+}
+
+fn bfd_survives_restart_upgrade_and_reload(engine: &str) -> Result<()> {
+    if lacks(&["/usr/sbin/bird"]) {
+        return Ok(());
+    }
+    let mut front = Front::start(engine, "")?;
+    let since = |front: &Front| -> Result<Vec<String>> {
+        let sessions = birdc(front.farm.router(), "show bfd sessions")?;
+        let lines = sessions.lines().filter(|line| line.contains(" Up "));
+        Ok(lines.map(str::to_owned).collect())
+    };
+    let before = since(&front)?;
+    ensure!(before.len() == 2, "{before:?}");
+    let text = fs::read_to_string(front.directors[0].file())?;
+    let other = text.replace("policy = \"hash\"", "policy = \"round-robin\"");
+    for _ in 0..ROUNDS {
+        let director = &mut front.directors[0];
+        director.reload(&other)?;
+        director.reload(&text)?;
+        ensure!(director.stop()? == 0);
+        director.start_again()?;
+        ensure!(director.stop()? == 0);
+        director.upgrade()?;
+        director.daemon().kill9()?;
+        director.start_again()?;
+    }
+    let after = since(&front)?;
+    ensure!(before == after, "before:\n{before:?}\nafter:\n{after:?}");
+    let last = front.birds.first().context("the router has BIRD")?.log();
+    ensure!(!last.contains("Error"), "{last}");
+    front.wait_for_paths([true, true])
+}
