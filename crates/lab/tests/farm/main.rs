@@ -51,6 +51,7 @@ mod link_local;
 mod listed;
 mod load;
 mod local;
+mod outage;
 mod own_address;
 mod page;
 mod path_mtu;
