@@ -135,13 +135,24 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// Reports service addresses that another program has given to this host or taken away.
-    pub(super) fn report_moved_addresses(&mut self, network: &Network) {
+    /// Returns the service addresses that another program moves between hosts, with their services.
+    fn moved_addresses(&self) -> impl Iterator<Item = (String, IpAddr)> {
         let services = self.farm.services.iter().filter(|service| service.announce == Announce::Host);
-        let addresses = services.flat_map(|service| {
+        services.flat_map(|service| {
             let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|at| at.ip()).collect();
             addresses.into_iter().map(|address| (service.name.clone(), address))
-        });
+        })
+    }
+
+    /// Returns the service addresses that another program has given to this host.
+    pub fn held_addresses(&self) -> Vec<IpAddr> {
+        let here = self.moved_addresses().filter(|(_, address)| self.network.is_local(*address));
+        here.map(|(_, address)| address).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Reports service addresses that another program has given to this host or taken away.
+    pub(super) fn report_moved_addresses(&mut self, network: &Network) {
+        let addresses = self.moved_addresses();
         let (was, is) = (|address| self.network.is_local(address), |address| network.is_local(address));
         let moved = addresses.filter(|(_, address)| was(*address) != is(*address));
         let events: Vec<_> = moved

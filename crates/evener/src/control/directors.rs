@@ -104,6 +104,7 @@ impl DirectorTalk {
                 readiness: Some(if view.ready { Ok(()) } else { Err(view.reason) }),
                 changes: Some(link.summed.2.clone()),
                 addresses: if link.addresses.len() > 1 { link.addresses.clone() } else { Vec::new() },
+                held: executor.director.held_addresses(),
             };
             link.directors.set_own(own.clone());
             let others = link.directors.known().into_iter();

@@ -55,6 +55,7 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("node_responding", "A silent LCCP node answers again."),
     ("director_heard", "Another director of the farm sends reports."),
     ("director_silent", "Another director sends no more reports."),
+    ("address_shared", "Another director and this one have the same service address."),
     ("director_refused", "Reports of a director are invalid; the text has the reason."),
     ("message_refused", "Messages of an LCCP node are invalid; the text has the reason and the remedy."),
 ];
@@ -145,6 +146,7 @@ impl DaemonEvent {
             DaemonEvent::Director(DirectorEvent::Answers(_)) => "director_heard",
             DaemonEvent::Director(DirectorEvent::Silent(_)) => "director_silent",
             DaemonEvent::Director(DirectorEvent::Refused { .. }) => "director_refused",
+            DaemonEvent::Director(DirectorEvent::AddressShared { .. }) => "address_shared",
         }
     }
 
@@ -158,7 +160,11 @@ impl DaemonEvent {
             | DaemonEvent::ChangesDropped { .. }
             | DaemonEvent::Dispatcher { decides: false, .. }
             | DaemonEvent::Restored { .. }
-            | DaemonEvent::Director(DirectorEvent::Silent(_) | DirectorEvent::Refused { .. })
+            | DaemonEvent::Director(
+                DirectorEvent::Silent(_)
+                | DirectorEvent::Refused { .. }
+                | DirectorEvent::AddressShared { .. },
+            )
             | DaemonEvent::Node(LccpEvent::Silent { .. } | LccpEvent::Refused { .. }) => Level::Warning,
             DaemonEvent::Started { .. }
             | DaemonEvent::Ready { serving: true }

@@ -94,6 +94,7 @@ fn name(difference: &DirectorDifference) -> &'static str {
         DirectorDifference::File => "file",
         DirectorDifference::Release { .. } => "release",
         DirectorDifference::Changes { .. } => "changes",
+        DirectorDifference::Shared(_) => "addresses",
     }
 }
 
@@ -109,6 +110,9 @@ fn sentence(difference: &DirectorDifference) -> String {
             let of =
                 |lines: &[String]| if lines.is_empty() { "nothing".to_owned() } else { lines.join(", ") };
             format!("operators have set there alone: {}; here alone: {}", of(theirs), of(ours))
+        }
+        DirectorDifference::Shared(address) => {
+            format!("both have {address}: VRRP's advertisements don't arrive at one of them")
         }
     }
 }

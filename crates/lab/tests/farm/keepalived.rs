@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use evener_lab::evener::{Evener, program};
+use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::proc::Proc;
@@ -16,10 +17,13 @@ use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
 use crate::file;
+use crate::outage::outage;
 use crate::page::block;
 
 on_both_engines! {
     address_moves_when_director_is_drained_and_both_serve_when_both_have_it,
+    addresses_of_both_families_move_when_link_is_gone,
+    gateway_of_nat_moves_with_address,
 }
 
 const PAGE: &str = "keepalived.md";
@@ -34,18 +38,27 @@ struct Pair {
 
 impl Pair {
     fn start(engine: &str) -> Result<Pair> {
+        Self::start_with(engine, |text| text, |text| text)
+    }
+
+    /// Starts the pair with the page's files, evener.toml and keepalived.conf edited.
+    fn start_with(
+        engine: &str,
+        edit: impl Fn(String) -> String,
+        edit_keepalived: impl Fn(String) -> String,
+    ) -> Result<Pair> {
         let farm = Farm::builder().servers(2).directors(2).build()?;
         let secret = farm.director().write("farm.key", SECRET)?;
         fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
         let text = block(PAGE, "[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
-        let text = file::engine(engine) + &text;
+        let text = file::engine(engine) + &edit(text);
         let directors = farm.directors().iter().map(|host| Evener::start(host, &text));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         directors.iter().try_for_each(|director| director.wait_for_servers(2, LONG).map(drop))?;
         // The director whose script succeeds first keeps the address.
-        let first = keepalived_on(farm.director(), 100)?;
+        let first = keepalived_on(farm.director(), 100, &edit_keepalived)?;
         wait::until("the first director has the address", || has_address(farm.director()))?;
-        let keepalived = vec![first, keepalived_on(&farm.directors()[1], 90)?];
+        let keepalived = vec![first, keepalived_on(&farm.directors()[1], 90, &edit_keepalived)?];
         Ok(Pair { _keepalived: keepalived, directors, farm })
     }
 
@@ -87,7 +100,7 @@ fn has_address(host: &Host) -> Result<bool> {
     Ok(host.run(&["ip", "-o", "address", "show", "dev", "eth0"])?.contains("192.0.2.100/32"))
 }
 
-fn keepalived_on(host: &Host, priority: u8) -> Result<Proc> {
+fn keepalived_on(host: &Host, priority: u8, edit: impl Fn(String) -> String) -> Result<Proc> {
     // keepalived runs a script only if nobody but root can change it or its folders.
     let script = host.write("ready", &format!("#!/bin/sh\nexec {} ready\n", program()?.display()))?;
     fs::set_permissions(&script, Permissions::from_mode(0o700))?;
@@ -95,7 +108,7 @@ fn keepalived_on(host: &Host, priority: u8) -> Result<Proc> {
         .replace("/usr/bin/evener ready", &script.to_string_lossy())
         .replace("    enable_script_security\n", "")
         .replace("priority 100", &format!("priority {priority}"));
-    let config = host.write("keepalived.conf", &text)?;
+    let config = host.write("keepalived.conf", &edit(text))?;
     let file = |name: &str| host.file(name).to_string_lossy().into_owned();
     let (pid, vrrp) = (file("keepalived.pid"), file("vrrp.pid"));
     let words = ["keepalived", "-n", "-l", "-P", "-p", &pid, "-r", &vrrp, "-f", &config.to_string_lossy()];
@@ -131,5 +144,48 @@ fn address_moves_when_director_is_drained_and_both_serve_when_both_have_it(engin
         host.run(&["nft", "add rule inet deaf in ip protocol 112 drop"])?;
     }
     pair.wait_for_owners([true, true])?;
+    [0, 1].into_iter().try_for_each(|director| pair.has_told(director, "both have 192.0.2.100"))?;
     (0..4).try_for_each(|_| pair.visit().map(drop))
+}
+
+fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let both = "addresses = [\"192.0.2.100:80\", \"[2001:db8::100]:80\"]";
+    let excluded = "    virtual_ipaddress_excluded {\n        2001:db8::100/128\n    }\n    track_script {";
+    let pair = Pair::start_with(
+        engine,
+        |text| text.replace("address = \"192.0.2.100:80\"", both),
+        |text| text.replace("    track_script {", excluded),
+    )?;
+    let visit = |family| Visit::open(pair.farm.client(0), pair.farm.service_in(family))?.who_and_close();
+    Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))?;
+    let host = pair.farm.director();
+    let time = outage(pair.farm.client(0), pair.farm.service(), || {
+        host.ip(&["link set eth0 down".to_owned()])?;
+        wait::until("the other director has the address", || has_address(&pair.farm.directors()[1]))
+    })?;
+    println!("new connections failed for {time:?} after the link went");
+    Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))
+}
+
+fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let pair = Pair::start_with(
+        engine,
+        |text| text.replace("policy = \"hash\"", "policy = \"round-robin\"\nmethod = \"nat\""),
+        |text| text.replace("192.0.2.100/32\n", "192.0.2.100/32\n        192.0.2.254/24\n"),
+    )?;
+    for server in pair.farm.servers() {
+        server.ip(&["route replace default via 192.0.2.254".to_owned()])?;
+    }
+    pair.serves(0)?;
+    pair.directors[0].command(&["drain", "--director"])?;
+    pair.wait_for_owners([false, true])?;
+    pair.serves(1)
 }

@@ -82,6 +82,8 @@ pub enum DirectorDifference {
         /// Values that only this director has.
         ours: Vec<String>,
     },
+    /// Both directors have this service address at the same time.
+    Shared(IpAddr),
 }
 
 /// Event that concerns another director.
@@ -97,13 +99,20 @@ pub enum DirectorEvent {
         director: Option<IpAddr>,
         refusal: Refusal,
     },
+    /// Another director and this one have had the same service address for the time of silence.
+    AddressShared {
+        director: IpAddr,
+        address: IpAddr,
+    },
 }
 
 impl DirectorEvent {
     /// Director that the event concerns; `None` if that is not certain.
     pub fn director(&self) -> Option<IpAddr> {
         match self {
-            DirectorEvent::Answers(director) | DirectorEvent::Silent(director) => Some(*director),
+            DirectorEvent::Answers(director)
+            | DirectorEvent::Silent(director)
+            | DirectorEvent::AddressShared { director, .. } => Some(*director),
             DirectorEvent::Refused { director, .. } => *director,
         }
     }
@@ -119,6 +128,9 @@ impl fmt::Display for DirectorEvent {
             }
             DirectorEvent::Refused { director: None, refusal } => {
                 write!(f, "a message to directors: {refusal}")
+            }
+            DirectorEvent::AddressShared { director, address } => {
+                write!(f, "this host and director {director} both have {address}: do they hear each other's VRRP?")
             }
         }
     }
@@ -153,6 +165,9 @@ pub struct Directors {
     /// Counters of datagrams without a known sender.
     others: SenderCounts,
     sending: SendTimes,
+    /// Service addresses that another director has as well: since when, in milliseconds, and
+    /// whether an event was emitted.
+    shared: BTreeMap<(IpAddr, IpAddr), (u64, bool)>,
 }
 
 impl Directors {
@@ -166,6 +181,7 @@ impl Directors {
             links: BTreeMap::new(),
             others: SenderCounts::default(),
             sending: SendTimes::new(now_ms),
+            shared: BTreeMap::new(),
         };
         directors.arrange(now_ms);
         directors
@@ -273,6 +289,7 @@ impl Directors {
                 effect.events.push(DirectorEvent::Silent(link.address));
             }
         }
+        effect.events.extend(self.look_for_shared(now_ms));
         if now_ms >= self.sending.due_ms() {
             self.sending.sent(now_ms, self.settings.interval_ms);
             let to: Vec<(u64, Numbers)> =
@@ -281,6 +298,27 @@ impl Directors {
                 to.into_iter().filter_map(|(name, echo)| self.datagram(now_ms, name, echo)).collect();
         }
         effect
+    }
+
+    /// Returns an event for each address that has just been shared for the time of silence. An
+    /// address that moves may be in the reports of both directors for a moment.
+    fn look_for_shared(&mut self, now_ms: u64) -> Vec<DirectorEvent> {
+        let alive = self.links.values().filter(|link| link.association.is_alive());
+        let reports = alive.filter_map(|link| Some((link.address, link.report.as_ref()?)));
+        let shared: BTreeSet<(IpAddr, IpAddr)> = reports
+            .flat_map(|(director, report)| report.held.iter().map(move |address| (director, *address)))
+            .filter(|(_, address)| self.own.held.contains(address))
+            .collect();
+        self.shared.retain(|known, _| shared.contains(known));
+        let mut events = Vec::new();
+        for (director, address) in shared {
+            let (since_ms, is_told) = self.shared.entry((director, address)).or_insert((now_ms, false));
+            if !*is_told && now_ms.saturating_sub(*since_ms) >= self.settings.silence_ms {
+                *is_told = true;
+                events.push(DirectorEvent::AddressShared { director, address });
+            }
+        }
+        events
     }
 
     /// Time of the next work for [`Directors::tick`], in milliseconds.
@@ -323,6 +361,8 @@ impl Directors {
             let (theirs, ours) = (only(theirs, ours), only(ours, theirs));
             found.push(DirectorDifference::Changes { theirs, ours });
         }
+        let shared = theirs.held.iter().filter(|address| self.own.held.contains(address));
+        found.extend(shared.map(|address| DirectorDifference::Shared(*address)));
         found
     }
 

@@ -23,6 +23,7 @@ fn report(fingerprint: u64) -> DirectorReport {
         readiness: Some(Ok(())),
         changes: Some(Changes::default()),
         addresses: Vec::new(),
+        held: Vec::new(),
     }
 }
 
@@ -227,6 +228,36 @@ fn stranger_mirror_and_host_datagram_are_refused() {
     let from_third = fleet.directors[2].tick(fleet.now_ms + INTERVAL_MS).datagrams;
     let to_second = from_third.into_iter().find(|(to, _)| *to == address(2)).unwrap().1;
     assert_eq!(refused(&mut fleet, 1, &to_second), "stranger");
+}
+
+#[test]
+fn address_that_two_directors_have_is_told_once() {
+    let mut fleet = Fleet::new(3);
+    let service = address(100);
+    let hold = |fleet: &mut Fleet, number: usize, held: Vec<IpAddr>| {
+        fleet.directors[number].set_own(DirectorReport { held, ..report(1) });
+    };
+    hold(&mut fleet, 0, vec![service]);
+    fleet.run(5_000, &[]);
+    let shared = |fleet: &Fleet| -> Vec<(IpAddr, DirectorEvent)> {
+        let is_shared = |event: &DirectorEvent| matches!(event, DirectorEvent::AddressShared { .. });
+        fleet.events.iter().filter(|(_, event)| is_shared(event)).cloned().collect()
+    };
+    // The address moves: for a moment both have it.
+    hold(&mut fleet, 1, vec![service]);
+    fleet.run(1_000, &[]);
+    hold(&mut fleet, 0, Vec::new());
+    fleet.run(10_000, &[]);
+    assert_eq!(shared(&fleet), []);
+    hold(&mut fleet, 0, vec![service]);
+    fleet.run(10_000, &[]);
+    let told = |at, director| (address(at), DirectorEvent::AddressShared { director, address: service });
+    let mut both = shared(&fleet);
+    both.sort_unstable_by_key(|(at, _)| *at);
+    assert_eq!(both, [told(1, address(2)), told(2, address(1))]);
+    let known = fleet.directors[0].known();
+    let differences = known.iter().map(|one| fleet.directors[0].differences(one));
+    assert_eq!(differences.collect::<Vec<_>>(), [vec![DirectorDifference::Shared(service)], vec![]]);
 }
 
 proptest! {

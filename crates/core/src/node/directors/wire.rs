@@ -26,7 +26,8 @@ const READINESS: u8 = 3;
 const CHANGES_DIGEST: u8 = 4;
 const CHANGES: u8 = 5;
 const ADDRESSES: u8 = 6;
-/// Maximum number of addresses in a report.
+const HELD: u8 = 7;
+/// Maximum number of addresses in an item.
 const ADDRESSES_MAX: usize = 8;
 
 /// Report of a director. An item that the datagram lacks is `None`.
@@ -42,6 +43,8 @@ pub struct DirectorReport {
     pub changes: Option<Changes>,
     /// Addresses of the director in the file. Empty if the file has only one.
     pub addresses: Vec<IpAddr>,
+    /// Service addresses that another program, such as keepalived, has given to the director.
+    pub held: Vec<IpAddr>,
 }
 
 /// Values that operators have set.
@@ -78,13 +81,15 @@ impl DirectorReport {
             item(CHANGES_DIGEST, &digest.to_be_bytes());
             item(CHANGES, whole_lines(lines).as_bytes());
         }
-        if !self.addresses.is_empty() {
-            let mapped = |address: &IpAddr| match address {
-                IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
-                IpAddr::V6(six) => six.octets(),
-            };
-            let addresses: Vec<[u8; 16]> = self.addresses.iter().take(ADDRESSES_MAX).map(mapped).collect();
-            item(ADDRESSES, addresses.as_flattened());
+        for (kind, addresses) in [(ADDRESSES, &self.addresses), (HELD, &self.held)] {
+            if !addresses.is_empty() {
+                let mapped = |address: &IpAddr| match address {
+                    IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+                    IpAddr::V6(six) => six.octets(),
+                };
+                let octets: Vec<[u8; 16]> = addresses.iter().take(ADDRESSES_MAX).map(mapped).collect();
+                item(kind, octets.as_flattened());
+            }
         }
         body
     }
@@ -110,13 +115,8 @@ impl DirectorReport {
                 }
                 CHANGES_DIGEST => digest = Some(number(bytes)?),
                 CHANGES => lines = text(bytes)?.lines().map(ToOwned::to_owned).collect(),
-                ADDRESSES => match bytes.as_chunks() {
-                    (addresses, []) => {
-                        let read = addresses.iter().map(|octets| Ipv6Addr::from(*octets).to_canonical());
-                        report.addresses = read.take(ADDRESSES_MAX).collect();
-                    }
-                    _ => return Err(ReadError::Malformed),
-                },
+                ADDRESSES => report.addresses = addresses(bytes)?,
+                HELD => report.held = addresses(bytes)?,
                 _ => {}
             }
         }
@@ -127,6 +127,16 @@ impl DirectorReport {
 
 fn number(bytes: &[u8]) -> Result<u64, ReadError> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| ReadError::Malformed)
+}
+
+fn addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, ReadError> {
+    match bytes.as_chunks() {
+        (addresses, []) => {
+            let read = addresses.iter().map(|octets| Ipv6Addr::from(*octets).to_canonical());
+            Ok(read.take(ADDRESSES_MAX).collect())
+        }
+        _ => Err(ReadError::Malformed),
+    }
 }
 
 fn text(bytes: &[u8]) -> Result<String, ReadError> {
@@ -166,12 +176,13 @@ mod tests {
             readiness: Some(Err("no server works".to_owned())),
             changes: Some(Changes { digest: 9, lines: vec!["web/web1: state = \"drain\"".to_owned()] }),
             addresses: vec![[192, 0, 2, 2].into(), Ipv6Addr::LOCALHOST.into()],
+            held: vec![[192, 0, 2, 100].into()],
         }
     }
 
     #[test]
     fn items_have_the_documented_layout() {
-        let body = DirectorReport { changes: None, addresses: Vec::new(), ..sample() }.write();
+        let body = DirectorReport { changes: None, addresses: Vec::new(), held: Vec::new(), ..sample() }.write();
         assert_eq!(body[..11], [1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(body[11..19], *b"\x02\x00\x050.2.0");
         assert_eq!(body[19..], *b"\x03\x00\x10\x00no server works");
