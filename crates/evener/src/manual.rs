@@ -21,7 +21,7 @@ const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 pub const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "EVENER_LOG",
-        "The level of the log of `evener run` and `evener agent`: error, warn, info (the default), debug or trace, or \
+        "The level of the log of `evener run`, `agent` and `announce`: error, warn, info (the default), debug or trace, or \
          several such as evener=debug,evener_dataplane=trace.",
     ),
     (
@@ -51,7 +51,7 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
 ];
 
 /// Files that the program reads and writes.
-pub const FILES: [(&str, &str); 12] = [
+pub const FILES: [(&str, &str); 13] = [
     (CONFIG_FILE, "The configuration, evener.toml(5)."),
     ("/etc/evener/farm.key", "Usual for the farm's secret, which `evener keygen` writes."),
     ("/etc/evener/admin.token", "Usual for the tokens of the admin address."),
@@ -69,6 +69,7 @@ pub const FILES: [(&str, &str); 12] = [
         "/var/lib/evener/host/events.log",
         "Past events, and events.log.1 with earlier ones, of at most 1 MiB each.",
     ),
+    ("/run/evener/net-N/announce.json", "Addresses and routes of `evener announce`."),
     ("/run/evener/net-N/settings", "Settings of the kernel as they were before, to be restored."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     ("/run/evener/net-N/verifier.log", "The kernel's words on a BPF program that it refused."),

@@ -40,7 +40,13 @@ impl Snapshot {
             });
             let addresses = service.addresses.clone();
             let (service, needs_route) = (service.name.clone(), service.announce == Announce::Route);
-            ServiceReadiness { service, addresses, needs_route, needs_daemon: false, obstacle: obstacle(servers) }
+            ServiceReadiness {
+                service,
+                addresses,
+                needs_route,
+                needs_daemon: false,
+                obstacle: obstacle(servers),
+            }
         });
         let groups = self.groups.iter().map(|shown| {
             let servers = shown.members.iter().map(|member| SeenServer {

@@ -1,5 +1,5 @@
-//! `evener leave`: ends Evener's programs of this network namespace, which then restore all that they
-//! have attached and changed, as on SIGQUIT.
+//! `evener leave`: ends Evener's programs of this network namespace, which then restore all that
+//! they have attached and changed, as on SIGQUIT.
 
 use std::io;
 use std::path::Path;

@@ -12,6 +12,7 @@ mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,6 +90,15 @@ pub fn run(args: &AnnounceArgs) -> Exit {
             false => announcer.withdraw().await,
         }
     })
+}
+
+/// Returns the state of the announcer that runs in this network namespace.
+pub(crate) fn state() -> io::Result<Option<AnnouncedState>> {
+    let directory = folders::directory()?;
+    match Lock::is_held(&folders::announcer_lock_path(&directory)) {
+        true => state::read(&directory),
+        false => Ok(None),
+    }
 }
 
 struct Announcer {
@@ -190,7 +200,8 @@ impl Announcer {
             }
             Err(reason) => {
                 let settings = self.settings?;
-                let known = self.levels.addresses.keys().chain(self.written.addresses.iter().map(|one| &one.address));
+                let known =
+                    self.levels.addresses.keys().chain(self.written.addresses.iter().map(|one| &one.address));
                 let states = known.map(|address| (*address, RoutedState::NotReady(reason.clone())));
                 Some((settings, states.collect()))
             }
@@ -207,9 +218,9 @@ impl Announcer {
     ) -> Result<Option<u64>, String> {
         let (present, foreign) = self.present(settings).await?;
         for change in self.levels.step(now_ms, states, settings, &present) {
-            tell(&change, settings);
+            log_change(&change, settings);
         }
-        self.tell_foreign(foreign);
+        self.log_foreign(foreign);
         let wanted = self.levels.routes(settings);
         let mut own = self.own.take().unwrap_or_else(|| present.clone());
         let strange = present.difference(&own).filter(|route| !wanted.contains(route));
@@ -220,7 +231,9 @@ impl Announcer {
         let waits = !deleted.is_empty() && now_ms < may_restore_ms;
         if !deleted.is_empty() && !waits {
             self.restored_ms = Some(now_ms);
-            deleted.iter().for_each(|route| tracing::warn!("{route} was deleted by somebody, and is restored"));
+            deleted
+                .iter()
+                .for_each(|route| tracing::warn!("{route} was deleted by somebody, and is restored"));
         }
         let missing: Vec<HostRoute> =
             wanted.difference(&present).filter(|route| !waits || !deleted.contains(route)).copied().collect();
@@ -279,14 +292,15 @@ impl Announcer {
         let is_own =
             |route: &HostRoute| route.is_blackhole && numbers.contains(&Some((route.table, route.protocol)));
         let (own, mut foreign): (BTreeSet<_>, BTreeSet<_>) = routes.into_iter().partition(is_own);
-        foreign
-            .retain(|route| route.table == newest.0 && self.levels.addresses.contains_key(&route.address));
+        foreign.retain(|route| route.table == newest.0 && self.levels.addresses.contains_key(&route.address));
         Ok((own, foreign))
     }
 
-    fn tell_foreign(&mut self, foreign: BTreeSet<HostRoute>) {
+    fn log_foreign(&mut self, foreign: BTreeSet<HostRoute>) {
         for route in foreign.difference(&self.foreign) {
-            tracing::warn!("{route} is another program's route to a service address, and stays when Evener's is withdrawn");
+            tracing::warn!(
+                "{route} is another program's route to a service address, and stays when Evener's is withdrawn"
+            );
         }
         self.foreign = foreign;
     }
@@ -323,8 +337,8 @@ impl Announcer {
     }
 }
 
-/// Tells a changed level.
-fn tell(change: &LevelChange, settings: &AnnounceConfig) {
+/// Logs a changed level.
+fn log_change(change: &LevelChange, settings: &AnnounceConfig) {
     let LevelChange { address, to, reason } = change;
     match to {
         Level::Announced => tracing::info!("{address} is announced, with metric {}", settings.metric),

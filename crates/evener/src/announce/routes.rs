@@ -60,8 +60,16 @@ impl RouteTables {
     pub(super) async fn read(&self, table: u32) -> Result<BTreeSet<HostRoute>, Error> {
         let all = RouteProtocol::Unspec;
         let questions = [
-            RouteMessageBuilder::<Ipv4Addr>::new().table_id(table).protocol(all).kind(RouteType::Unspec).build(),
-            RouteMessageBuilder::<Ipv6Addr>::new().table_id(table).protocol(all).kind(RouteType::Unspec).build(),
+            RouteMessageBuilder::<Ipv4Addr>::new()
+                .table_id(table)
+                .protocol(all)
+                .kind(RouteType::Unspec)
+                .build(),
+            RouteMessageBuilder::<Ipv6Addr>::new()
+                .table_id(table)
+                .protocol(all)
+                .kind(RouteType::Unspec)
+                .build(),
         ];
         let mut routes = BTreeSet::new();
         for question in questions {

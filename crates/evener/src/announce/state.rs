@@ -16,17 +16,17 @@ use crate::runtime::files;
 const FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct AnnouncedState {
+pub(crate) struct AnnouncedState {
     /// Settings of the routes. An announcer with another table or protocol removes these routes.
     pub(super) settings: Option<AnnounceConfig>,
     /// Reason in words why the kernel's routes are not as they should be.
-    pub(super) problem: Option<String>,
-    pub(super) addresses: Vec<AnnouncedAddress>,
+    pub(crate) problem: Option<String>,
+    pub(crate) addresses: Vec<AnnouncedAddress>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct AnnouncedAddress {
-    pub(super) address: IpAddr,
+pub(crate) struct AnnouncedAddress {
+    pub(crate) address: IpAddr,
     pub(super) state: Level,
     /// Metric of its route. `None` if it is withdrawn.
     pub(super) metric: Option<u32>,
@@ -35,8 +35,12 @@ pub(super) struct AnnouncedAddress {
 }
 
 impl AnnouncedAddress {
+    pub(crate) fn is_announced(&self) -> bool {
+        self.state == Level::Announced
+    }
+
     /// Describes the state in one line.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let route = self.metric.map_or_else(String::new, |metric| format!(", metric {metric}"));
         let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
         format!("{}{route}{reason}", self.state.name())

@@ -57,7 +57,8 @@ pub(super) fn read(section: &Section<'_>) -> AnnounceConfig {
     }
     let taken = DAEMONS.iter().find(|(_, numbers)| numbers.contains(&config.protocol));
     if let (Some(span), Some((daemon, _))) = (section.key_span("protocol"), taken) {
-        let message = format!("`protocol` {} is {daemon}'s: it ignores or removes such routes", config.protocol);
+        let message =
+            format!("`protocol` {} is {daemon}'s: it ignores or removes such routes", config.protocol);
         section.problem(Problem::new(span, message, "remove `protocol`, or write another number"));
     }
     let written = section.key_span("raised_metric").or(section.key_span("metric"));

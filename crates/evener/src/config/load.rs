@@ -191,7 +191,7 @@ fn read_with_names(
         true => {
             let mut notes = config.unverified();
             notes.extend(config.unlike_directors());
-            notes.extend(config.stray_replies());
+            notes.extend(config.misrouted_replies());
             notes.extend(unwritten.notes());
             let names = files.into_iter().map(|file| file.source).collect();
             Ok((Checked { config, notes, file: name.to_owned() }, names))

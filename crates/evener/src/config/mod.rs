@@ -106,12 +106,12 @@ impl Config {
 
     /// Returns a warning for each service whose replies don't return to the director that has the
     /// session.
-    pub fn stray_replies(&self) -> impl Iterator<Item = String> {
-        let is_stray = |service: &&Service| {
+    pub fn misrouted_replies(&self) -> impl Iterator<Item = String> {
+        let is_misrouted = |service: &&Service| {
             service.announce == Announce::Route && service.method.translates() && !service.source_nat
         };
         let several = self.farm.directors.len() > 1;
-        self.services.iter().filter(is_stray).filter(move |_| several).map(|service| {
+        self.services.iter().filter(is_misrouted).filter(move |_| several).map(|service| {
             format!(
                 "{:?} has method \"nat\" and several directors by routes, and its servers' gateway is one of them, so \
                  replies to another one's connections are lost; add source_nat = true",

@@ -22,7 +22,7 @@ pub(super) struct ReadinessRecord {
     path: PathBuf,
     /// True if the state of the servers is known. Until then, the previous daemon's record stays.
     is_known: bool,
-    /// Snapshot of the farm that the last record follows from, and whether the director was drained.
+    /// Snapshot that the last record follows from, and whether the director was drained.
     followed: Option<(Arc<Snapshot>, bool)>,
     written: Option<Record>,
     /// Write under way. The file system may hang.

@@ -9,6 +9,7 @@ use evener_core::farm::{Announce, Service};
 
 use super::links::Links;
 use super::{admin, host, hosts, ingress, owners, routed_servers};
+use crate::announce;
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::io::network::{Network, interface_name};
@@ -57,7 +58,7 @@ pub(super) async fn check_farm(
         links.check_links(interfaces.iter().copied(), findings);
     }
     let warn = |message| Finding::warn("directors", format!("{message}."));
-    findings.extend(config.unlike_directors().into_iter().chain(config.stray_replies()).map(warn));
+    findings.extend(config.unlike_directors().into_iter().chain(config.misrouted_replies()).map(warn));
     let nat = config.services.iter().any(|service| service.method.translates());
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
@@ -135,8 +136,10 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
     let (own, others): (Vec<_>, Vec<_>) =
         addresses.into_iter().partition(|address| network.is_local(*address));
     let serves = has_local_server(service, network);
-    if service.announce == Announce::Host {
-        return moved_addresses(service, &own, &others);
+    match service.announce {
+        Announce::Host => return moved_addresses(service, &own, &others),
+        Announce::Route => return routed_addresses(service),
+        Announce::Director | Announce::Never => {}
     }
     let mut findings = Vec::new();
     for address in &own {
@@ -170,6 +173,38 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
         findings.push(Finding::ok(&service.name, format!("{} is not this host's own.", listed.join(", "))));
     }
     findings
+}
+
+/// Checks that the announcer keeps routes to the service's addresses.
+fn routed_addresses(service: &Service) -> Vec<Finding> {
+    let found = match announce::state() {
+        Ok(found) => found,
+        Err(error) => {
+            return vec![Finding::warn(
+                &service.name,
+                format!("The announcer's state can't be read: {error}."),
+            )];
+        }
+    };
+    let Some(state) = found else {
+        let message = "`evener announce` does not run, so no route follows the readiness of the addresses: \
+                       `systemctl enable --now evener-announce`.";
+        return vec![Finding::fail(&service.name, message)];
+    };
+    let addresses: BTreeSet<IpAddr> = service.addresses.iter().map(|address| address.ip()).collect();
+    let problem = state.problem.iter().map(|problem| Finding::fail(&service.name, format!("{problem}.")));
+    let of = |address: &IpAddr| match state.addresses.iter().find(|one| one.address == *address) {
+        Some(one) => {
+            let message = format!("{address} is {}.", one.describe());
+            if one.is_announced() {
+                Finding::ok(&service.name, message)
+            } else {
+                Finding::warn(&service.name, message)
+            }
+        }
+        None => Finding::warn(&service.name, format!("{address} has no route yet.")),
+    };
+    problem.chain(addresses.iter().map(of)).collect()
 }
 
 /// Describes addresses that another program moves between directors.

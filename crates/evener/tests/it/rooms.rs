@@ -20,7 +20,7 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 20] = [
+const PRODUCT: [Room; 21] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
@@ -28,7 +28,7 @@ const PRODUCT: [Room; 20] = [
     ("import", &["runtime", "cli", "config"]),
     ("http", &["runtime"]),
     ("io", &["runtime", "http"]),
-    ("ready", &["runtime", "cli", "io"]),
+    ("ready", &["runtime", "cli", "config", "io"]),
     ("events", &["runtime"]),
     ("record", &["runtime", "cli", "config"]),
     ("handoff", &["runtime", "config", "http", "io", "events", "record"]),
@@ -46,7 +46,8 @@ const PRODUCT: [Room; 20] = [
         ],
     ),
     ("top", &["runtime", "cli", "views", "admin"]),
-    ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),
+    ("announce", &["runtime", "cli", "config", "io", "ready"]),
+    ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent", "announce"]),
 ];
 
 fn files(folder: &Path) -> Vec<PathBuf> {

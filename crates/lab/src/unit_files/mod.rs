@@ -244,11 +244,12 @@ mod tests {
 
     #[test]
     fn the_shipped_files_can_be_carried_out() {
-        for name in ["evener.service", "evener-agent.service"] {
+        for name in ["evener.service", "evener-agent.service", "evener-announce.service"] {
             let unit = Unit::shipped(name).unwrap();
             let command = unit.command("/opt/evener", "/tmp/x.toml");
             assert_eq!(command[0], "/opt/evener", "{name}");
-            assert!(command.windows(2).any(|words| words == ["--config", "/tmp/x.toml"]), "{command:?}");
+            let has_file = command.windows(2).any(|words| words == ["--config", "/tmp/x.toml"]);
+            assert_eq!(has_file, name != "evener-announce.service", "{command:?}");
             assert!(unit.capabilities.as_ref().unwrap().contains(&"net_admin".to_owned()));
             assert!(unit.strict && unit.no_home && unit.private_tmp && unit.families.is_some());
             assert!(unit.denies(Restriction::NewPrivileges), "{name}");

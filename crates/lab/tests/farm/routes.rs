@@ -13,6 +13,7 @@ use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::proc::Proc;
 use evener_lab::skip;
+use evener_lab::unit_files;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 use serde_json::Value;
@@ -59,7 +60,9 @@ fn config(farm: &Farm, engine: &str) -> Result<String> {
 }
 
 fn announce(host: &Host) -> Result<Proc> {
-    let mut announcer = host.spawn("announce", &[program()?.as_os_str(), "announce".as_ref()])?;
+    let words = [program()?.to_string_lossy().into_owned(), "announce".to_owned()];
+    let words = unit_files::words_for("evener-announce.service", &words)?;
+    let mut announcer = host.spawn("announce", &words)?;
     announcer.wait_for("evener: ready", LONG)?;
     Ok(announcer)
 }
@@ -104,7 +107,8 @@ impl Front {
             birds.push(bird_on_director(&farm, number)?);
         }
         let announcers: Vec<Proc> = farm.directors().iter().map(announce).collect::<Result<_>>()?;
-        let families = Family::BOTH.into_iter().filter(|family| text.contains(&farm.vip_in(*family, 0).to_string()));
+        let families =
+            Family::BOTH.into_iter().filter(|family| text.contains(&farm.vip_in(*family, 0).to_string()));
         let families = families.collect();
         let front = Front { birds, announcers, directors, families, farm };
         front.wait_for_paths([true, true])?;
@@ -159,6 +163,12 @@ impl Front {
 fn routes(host: &Host, protocol: &str) -> Result<String> {
     let of = |family: &str| host.run(&["ip", family, "route", "show", "table", "all", "proto", protocol]);
     Ok(of("-4")? + &of("-6")?)
+}
+
+/// Returns what `evener doctor` finds, whatever its exit status.
+fn doctor(host: &Host) -> Result<String> {
+    let output = host.output(&[program()?.as_os_str(), "doctor".as_ref()])?;
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn state(host: &Host) -> Result<Value> {
@@ -227,8 +237,11 @@ fn routes_are_kept_as_they_should_be(engine: &str) -> Result<()> {
             Ok(routes.lines().count() == lines.len() && lines.iter().all(|line| routes.contains(line)))
         })
     };
-    let (both, family4) = (["blackhole 192.0.2.100 metric 100", "blackhole 2001:db8::100 dev lo"], "192.0.2.100/32");
+    let (both, family4) =
+        (["blackhole 192.0.2.100 metric 100", "blackhole 2001:db8::100 dev lo"], "192.0.2.100/32");
     wait_for("both routes are there", "91", &both)?;
+    let found = doctor(host)?;
+    ensure!(found.contains("192.0.2.100 is announced, metric 100."), "{found}");
 
     host.run(&["ip", "route", "del", "blackhole", family4, "proto", "91"])?;
     announcer.wait_for("was deleted by somebody, and is restored", LONG)?;
@@ -238,6 +251,17 @@ fn routes_are_kept_as_they_should_be(engine: &str) -> Result<()> {
     wait_for("the stranger's route is removed", "91", &both)?;
     host.run(&["ip", "route", "add", "blackhole", family4, "metric", "7"])?;
     announcer.wait_for("is another program's route to a service address", LONG)?;
+    director.reload(&settings("metric = 7\n")?)?;
+    announcer.wait_for("another program has a route to it with the same metric; retrying", LONG)?;
+    ensure!(state(host)?["problem"].is_string(), "{}", state(host)?);
+    host.run(&["ip", "route", "del", "blackhole", family4, "proto", "boot", "metric", "7"])?;
+    wait_for(
+        "the route takes the other's place",
+        "91",
+        &["192.0.2.100 metric 7", "2001:db8::100 dev lo metric 7"],
+    )?;
+    director.reload(&settings("")?)?;
+    wait_for("the metric is as before", "91", &both)?;
 
     // A second announcer would fight with the first.
     let words = [program()?.into_os_string(), "announce".into()];
@@ -246,6 +270,8 @@ fn routes_are_kept_as_they_should_be(engine: &str) -> Result<()> {
     announcer.kill9()?;
     director.command(&["drain", "--director"])?;
     ensure!(state(host)?["running"] == false);
+    let found = doctor(host)?;
+    ensure!(found.contains("`evener announce` does not run"), "{found}");
     wait_for("the routes are still there", "91", &both)?;
     let mut announcer = announce(host)?;
     wait_for("the drained director's routes are gone", "91", &[])?;
@@ -260,7 +286,8 @@ fn routes_are_kept_as_they_should_be(engine: &str) -> Result<()> {
     announcer.kill9()?;
     director.reload(&settings("protocol = 92\ntable = 180\nmetric = 200\ndrained = \"raise\"\n")?)?;
     let mut announcer = announce(host)?;
-    let moved = ["blackhole 192.0.2.100 table 180 metric 200", "blackhole 2001:db8::100 dev lo table 180 metric 200"];
+    let moved =
+        ["blackhole 192.0.2.100 table 180 metric 200", "blackhole 2001:db8::100 dev lo table 180 metric 200"];
     wait_for("the routes are in the new table alone", "92", &moved)?;
     director.command(&["drain", "--director"])?;
     let raised = moved.map(|line| line.replace("metric 200", "metric 1000"));
@@ -373,8 +400,19 @@ fn frr(host: &Host) -> Result<Vec<Proc>> {
     let (zserv, control, folder) = (file("zserv.api"), file("bfdd.sock"), file(""));
     let start = |name: &str| -> Result<Proc> {
         let (path, pid) = (format!("/usr/lib/frr/{name}"), file(&format!("{name}.pid")));
-        let words =
-            [path.as_str(), "-i", &pid, "-z", &zserv, "--vty_socket", &folder, "--log", "stdout", "-f", "/dev/null"];
+        let words = [
+            path.as_str(),
+            "-i",
+            &pid,
+            "-z",
+            &zserv,
+            "--vty_socket",
+            &folder,
+            "--log",
+            "stdout",
+            "-f",
+            "/dev/null",
+        ];
         let more: &[&str] = if name == "bfdd" { &["--bfdctl", &control] } else { &[] };
         let program = host.spawn(name, &[&words[..], more].concat())?;
         wait::until(&format!("{name} answers"), || Ok(Path::new(&file(&format!("{name}.vty"))).exists()))?;

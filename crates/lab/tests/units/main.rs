@@ -94,10 +94,12 @@ fn every_host_serves(engine: &str) -> Result<()> {
     Ok(())
 }
 
+const UNITS: [&str; 3] = ["evener.service", "evener-agent.service", "evener-announce.service"];
+
 /// systemd's exposure level from 0 to 10, which rates the harm that a service could do to its host.
 #[test]
 fn units_are_exposed_at_most_to_3() -> Result<()> {
-    for name in ["evener.service", "evener-agent.service"] {
+    for name in UNITS {
         let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
         let words = ["security", "--offline=true", "--threshold=30"];
         let output = std::process::Command::new("systemd-analyze").args(words).arg(&unit).output()?;
@@ -119,7 +121,7 @@ fn the_units_are_carried_out() -> Result<()> {
         Ok(host.output(&words)?.status.success())
     };
     let is = |name, script| allowed(name, script).unwrap();
-    for name in ["evener.service", "evener-agent.service"] {
+    for name in UNITS {
         ensure!(is(name, "true"), "{name}");
         for denied in [
             "touch /etc/evener-was-here",

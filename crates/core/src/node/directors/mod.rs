@@ -100,10 +100,7 @@ pub enum DirectorEvent {
         refusal: Refusal,
     },
     /// Another director and this one have had the same service address for the time of silence.
-    AddressShared {
-        director: IpAddr,
-        address: IpAddr,
-    },
+    AddressShared { director: IpAddr, address: IpAddr },
 }
 
 impl DirectorEvent {
@@ -130,7 +127,10 @@ impl fmt::Display for DirectorEvent {
                 write!(f, "a message to directors: {refusal}")
             }
             DirectorEvent::AddressShared { director, address } => {
-                write!(f, "this host and director {director} both have {address}: do they hear each other's VRRP?")
+                write!(
+                    f,
+                    "this host and director {director} both have {address}: do they hear each other's VRRP?"
+                )
             }
         }
     }
@@ -312,9 +312,9 @@ impl Directors {
         self.shared.retain(|known, _| shared.contains(known));
         let mut events = Vec::new();
         for (director, address) in shared {
-            let (since_ms, is_told) = self.shared.entry((director, address)).or_insert((now_ms, false));
-            if !*is_told && now_ms.saturating_sub(*since_ms) >= self.settings.silence_ms {
-                *is_told = true;
+            let (since_ms, is_reported) = self.shared.entry((director, address)).or_insert((now_ms, false));
+            if !*is_reported && now_ms.saturating_sub(*since_ms) >= self.settings.silence_ms {
+                *is_reported = true;
                 events.push(DirectorEvent::AddressShared { director, address });
             }
         }

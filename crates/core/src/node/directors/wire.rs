@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn items_have_the_documented_layout() {
-        let body = DirectorReport { changes: None, addresses: Vec::new(), held: Vec::new(), ..sample() }.write();
+        let body =
+            DirectorReport { changes: None, addresses: Vec::new(), held: Vec::new(), ..sample() }.write();
         assert_eq!(body[..11], [1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(body[11..19], *b"\x02\x00\x050.2.0");
         assert_eq!(body[19..], *b"\x03\x00\x10\x00no server works");

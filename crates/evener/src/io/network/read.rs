@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use evener_core::farm::membership::Router;
 use evener_core::net::wire::Mac;
 use futures_util::{Stream, TryStreamExt};
-use rtnetlink::{Handle, RouteMessageBuilder};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
@@ -16,6 +15,7 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
+use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{Interface, KernelRoute, Network, NetworkError};
 
