@@ -91,6 +91,12 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 		if (!answers_syn_ack(flags, was, sequence, acknowledgment))
 			break;
 		return flags & TCP_FIN ? update_to(STATE_HALF_CLOSED, plausible) : update_to(STATE_ESTABLISHED, near);
+	case STATE_TOLD:
+		if (flags & TCP_SYN)
+			return UPDATE_NONE;
+		if (!(flags & (TCP_FIN | TCP_RST)))
+			return update_to(STATE_ESTABLISHED, near);
+		/* fallthrough */
 	case STATE_ESTABLISHED:
 		if (flags & (TCP_FIN | TCP_RST))
 			return fits ? update_to(STATE_HALF_CLOSED, plausible) :
@@ -116,6 +122,8 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 		if (flags & TCP_RST)
 			return UPDATE_NONE;
 		break;
+	case STATE_UDP_TOLD:
+		return update_to(STATE_UDP, mark);
 	case STATE_UDP_NEW:
 		if (flags & SEES_ANSWERS)
 			break;
@@ -146,7 +154,7 @@ static __always_inline __u32 update_by_server(__u32 flags, __u64 was, __u32 sequ
 		return update_to(STATE_CLOSING, mark);
 	if (state == STATE_HALF_CLOSED)
 		return flags & TCP_FIN ? update_to(STATE_CLOSING, mark) : update_to(state, mark) | UPDATE_LASTS;
-	if (state == STATE_ESTABLISHED && flags & TCP_FIN)
+	if ((state == STATE_ESTABLISHED || state == STATE_TOLD) && flags & TCP_FIN)
 		return update_to(STATE_SERVER_CLOSED, mark);
 	return update_to(state, mark);
 }

@@ -16,10 +16,11 @@ use evener_core::node::secret::{Key, Secret};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::executor::Executor;
 use super::hosts::{self, ReceivedDatagram};
+use super::telling::{self, SessionTeller, TURN};
 use super::{now_ms, readiness};
 use crate::board::DirectorsState;
 use crate::config::Config;
@@ -37,6 +38,7 @@ pub(super) struct DirectorTalk {
     link: Option<DirectorLink>,
     /// Reason why there is no link to other directors.
     obstacle: Option<String>,
+    teller: SessionTeller,
 }
 
 struct DirectorLink {
@@ -51,12 +53,15 @@ struct DirectorLink {
     datagrams: mpsc::Receiver<ReceivedDatagram>,
     /// The farm's tag, its fingerprint, and a digest of the run-time changes.
     summed: (String, u64, Changes),
+    turns: Interval,
 }
 
 /// Event of the exchange with other directors.
 pub(super) enum DirectorInput {
     Datagram(Vec<u8>),
     Time,
+    /// Sessions may be told.
+    Turn,
 }
 
 impl DirectorTalk {
@@ -68,6 +73,7 @@ impl DirectorTalk {
         tokio::select! {
             Some((_, datagram)) = link.datagrams.recv() => DirectorInput::Datagram(datagram),
             () = sleep_until(at) => DirectorInput::Time,
+            _ = link.turns.tick() => DirectorInput::Turn,
         }
     }
 
@@ -78,10 +84,18 @@ impl DirectorTalk {
 
     pub(super) fn step(&mut self, input: DirectorInput, executor: &Executor) {
         let Some(link) = &mut self.link else { return };
-        let DirectorEffect { datagrams, events } = match input {
+        let DirectorEffect { datagrams, events, told } = match input {
             DirectorInput::Datagram(bytes) => link.directors.receive(now_ms(), &bytes),
             DirectorInput::Time => link.directors.tick(now_ms()),
+            DirectorInput::Turn => {
+                self.teller.turn(&mut link.directors, executor);
+                let datagrams = link.directors.told_datagrams(now_ms());
+                DirectorEffect { datagrams, ..DirectorEffect::default() }
+            }
         };
+        if !told.is_empty() {
+            telling::enter(&told, executor);
+        }
         for (to, datagram) in datagrams {
             let to = SocketAddr::new(to, link.own.port());
             if let Err(error) = link.socket.try_send_to(&datagram, to) {
@@ -105,6 +119,7 @@ impl DirectorTalk {
                 changes: Some(link.summed.2.clone()),
                 addresses: if link.addresses.len() > 1 { link.addresses.clone() } else { Vec::new() },
                 held: executor.director.held_addresses(),
+                tells: true,
             };
             link.directors.set_own(own.clone());
             let others = link.directors.known().into_iter();
@@ -121,6 +136,11 @@ impl DirectorTalk {
             Ok(link) => (self.link, self.obstacle) = (Some(link), None),
             Err(obstacle) => (self.link, self.obstacle) = (None, Some(obstacle)),
         }
+    }
+
+    /// Returns the other directors, if any are known.
+    pub(super) fn known(&self) -> Option<&Directors> {
+        self.link.as_ref().map(|link| &link.directors)
     }
 
     async fn followed(
@@ -201,6 +221,7 @@ impl DirectorIdentity {
             socket,
             datagrams,
             summed: (String::new(), 0, Changes::default()),
+            turns: turns(),
         })
     }
 }
@@ -229,6 +250,12 @@ impl DirectorLink {
         let digest = plan::digest(&lines.join("\n"));
         self.summed = (state.tag.clone(), fingerprint, Changes { digest, lines });
     }
+}
+
+fn turns() -> Interval {
+    let mut turns = interval(TURN);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    turns
 }
 
 /// Reads the farm's secret on a separate thread, since a file system may hang.

@@ -27,6 +27,7 @@ mod restore;
 mod ring_key;
 mod session_walk;
 mod start;
+mod telling;
 mod totals;
 mod trace_control;
 

@@ -13,8 +13,10 @@
 
 #[cfg(test)]
 mod tests;
+mod told;
 mod wire;
 
+pub use told::{ToldCounts, ToldPlace, ToldSession};
 pub use wire::{Changes, DirectorReport, VERSION};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -29,6 +31,7 @@ use super::association::{
 use super::envelope::{Envelope, ReadError, digest};
 use super::secret::Key;
 use super::sending::{SendTimes, pause_ms};
+use told::Streams;
 
 /// Label for the derivation of the datagrams' key: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener directors";
@@ -53,6 +56,8 @@ pub struct DirectorSettings {
 pub struct KnownDirector {
     /// Address in the file.
     pub address: IpAddr,
+    /// Counters of the sessions that both directors have told.
+    pub told: ToldCounts,
     /// True unless the director is silent.
     pub alive: bool,
     /// Time of the last change of `alive`, in milliseconds.
@@ -141,6 +146,8 @@ impl fmt::Display for DirectorEvent {
 pub struct DirectorEffect {
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     pub events: Vec<DirectorEvent>,
+    /// Sessions that another director has told.
+    pub told: Vec<ToldSession>,
 }
 
 #[derive(Clone, Debug)]
@@ -149,6 +156,7 @@ struct DirectorLink {
     association: Association,
     since_ms: u64,
     report: Option<DirectorReport>,
+    streams: Streams,
 }
 
 /// State of the other directors.
@@ -220,6 +228,7 @@ impl Directors {
                 ),
                 since_ms: now_ms,
                 report: None,
+                streams: Streams::default(),
             });
             link.association.set_silence(silence_ms);
         }
@@ -236,7 +245,9 @@ impl Directors {
     /// Applies a datagram from any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DirectorEffect {
         let envelope = match Envelope::read(bytes, &self.settings.key) {
-            Ok(envelope) if envelope.kind != wire::KIND => return self.refuse(None, Refusal::Malformed),
+            Ok(envelope) if ![wire::KIND, told::KIND].contains(&envelope.kind) => {
+                return self.refuse(None, Refusal::Malformed);
+            }
             Ok(envelope) => envelope,
             Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
             Err(ReadError::Forged { claimed }) => {
@@ -256,6 +267,9 @@ impl Directors {
         };
         if envelope.receiver != own {
             return self.refuse(Some(envelope.sender), Refusal::Misdirected);
+        }
+        if envelope.kind == told::KIND {
+            return self.receive_told(now_ms, &envelope);
         }
         let Envelope { sender, numbers, echo, .. } = envelope;
         let message = ReceivedMessage { numbers, echo, handshake: Handshake::Hello };
@@ -286,6 +300,8 @@ impl Directors {
         for link in self.links.values_mut().filter(|link| link.association.is_alive()) {
             if link.association.expire(now_ms) {
                 link.since_ms = now_ms;
+                // The director misses what is told while it is silent.
+                link.streams.restart();
                 effect.events.push(DirectorEvent::Silent(link.address));
             }
         }
@@ -325,6 +341,73 @@ impl Directors {
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
         expiries.fold(self.sending.due_ms(), u64::min)
+    }
+
+    /// Applies a datagram with sessions. The reports decide which incarnations are believed.
+    fn receive_told(&mut self, now_ms: u64, envelope: &Envelope<'_>) -> DirectorEffect {
+        let own = self.incarnation;
+        let Some(link) = self.links.get_mut(&envelope.sender) else { return DirectorEffect::default() };
+        let is_believed = link.tells()
+            && envelope.version == VERSION
+            && envelope.echo.incarnation == own
+            && link.association.believed() == Some(envelope.numbers.incarnation);
+        if !is_believed {
+            return DirectorEffect::default();
+        }
+        link.streams.follow(envelope.numbers.incarnation);
+        match link.streams.receive(now_ms, envelope.numbers.sequence, envelope.body) {
+            Ok(told) => DirectorEffect { told, ..DirectorEffect::default() },
+            Err(_) => self.refuse(Some(envelope.sender), Refusal::Malformed),
+        }
+    }
+
+    /// Tells all other directors of a session.
+    pub fn tell(&mut self, session: &ToldSession) {
+        let links = self.links.values_mut().filter(|link| link.tells());
+        links.for_each(|link| link.streams.tell(session));
+    }
+
+    /// Returns the directors whose bulk has room for sessions, with the next bucket of each.
+    pub fn bulks(&self) -> Vec<(IpAddr, usize)> {
+        let links = self.links.values().filter(|link| link.tells());
+        links.filter_map(|link| Some((link.address, link.streams.bulk_from()?))).collect()
+    }
+
+    /// Tells a director the sessions of its bulk up to a bucket. `next` is `None` at the end.
+    pub fn tell_bulk(&mut self, to: IpAddr, sessions: &[ToldSession], next: Option<usize>) {
+        if let Some(link) = self.links.get_mut(&name_of(to)) {
+            sessions.iter().for_each(|session| link.streams.tell(session));
+            link.streams.bulk_to(next);
+        }
+    }
+
+    /// Returns the datagrams with sessions that are due. Call it every few dozen milliseconds.
+    pub fn told_datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
+        let (sender, incarnation) = (name_of(self.settings.own), self.incarnation);
+        let mut datagrams = Vec::new();
+        for (receiver, link) in self.links.iter_mut().filter(|(_, link)| link.tells()) {
+            let Some(theirs) = link.association.believed() else { continue };
+            link.streams.follow(theirs);
+            for body in link.streams.bodies(now_ms) {
+                let envelope = Envelope {
+                    version: VERSION,
+                    kind: told::KIND,
+                    sender,
+                    receiver: *receiver,
+                    numbers: Numbers { incarnation, sequence: link.streams.next_sequence() },
+                    echo: Numbers { incarnation: theirs, sequence: 0 },
+                    body: &body,
+                };
+                datagrams.push((link.address, envelope.write(&self.settings.key)));
+            }
+        }
+        datagrams
+    }
+
+    /// Returns the directors that are alive and have not told all of their sessions yet.
+    pub fn untold(&self) -> Vec<IpAddr> {
+        let links = self.links.values().filter(|link| link.tells() && !link.streams.is_told());
+        links.map(|link| link.address).collect()
     }
 
     /// Returns the other directors, sorted by address. If a director has reported several addresses
@@ -383,7 +466,7 @@ impl Directors {
             None => (None, self.others.refuse(refusal)),
         };
         let event = is_news.then_some(DirectorEvent::Refused { director, refusal });
-        DirectorEffect { events: event.into_iter().collect(), datagrams: Vec::new() }
+        DirectorEffect { events: event.into_iter().collect(), ..DirectorEffect::default() }
     }
 
     /// Returns an answer that echoes a datagram, for the director's address in the file. `None` if
@@ -410,6 +493,11 @@ impl Directors {
 }
 
 impl DirectorLink {
+    /// True if sessions are exchanged with the director.
+    fn tells(&self) -> bool {
+        self.association.is_alive() && self.report.as_ref().is_some_and(|report| report.tells)
+    }
+
     fn believe(&mut self, envelope: &Envelope<'_>) -> Option<DirectorEvent> {
         let refusal = match envelope.version {
             VERSION => match DirectorReport::read(envelope.body) {
@@ -430,6 +518,7 @@ impl DirectorLink {
     fn known(&self) -> KnownDirector {
         KnownDirector {
             address: self.address,
+            told: self.streams.counts,
             alive: self.association.is_alive(),
             since_ms: self.since_ms,
             received_ms: self.association.received_ms(),

@@ -2,7 +2,7 @@
 //! session, or by the hash table (LSMAC, section 3.1).
 
 use super::flow::Flow;
-use super::follow::{PacketSide, first_mark, has_ended};
+use super::follow::{PacketSide, first_mark};
 use super::{Decide, Reason};
 use crate::path::affinity::AffinityClient;
 use crate::path::arrival::Arrival;
@@ -133,19 +133,29 @@ impl Decide<'_, '_> {
         };
         flow.opens()
             && match value.state() {
-                _ if has_ended(value) => true,
-                State::New | State::Answered | State::UdpNew | State::UdpAnswered | State::Udp => !server.up,
+                _ if value.has_ended() => true,
+                State::New
+                | State::Answered
+                | State::UdpNew
+                | State::UdpAnswered
+                | State::Udp
+                | State::UdpTold => !server.up,
                 State::HalfClosed | State::ServerClosed => {
                     flow.vip.stateless || !server.up || server.weight == 0
                 }
-                State::Free | State::Claimed | State::Established | State::Closing | State::Affinity => false,
+                State::Free
+                | State::Claimed
+                | State::Established
+                | State::Told
+                | State::Closing
+                | State::Affinity => false,
             }
     }
 
     /// True if an open session must survive a SYN that another host seems to have forwarded. Any
     /// host on the link can forge such a frame.
     fn stands(&self, flow: &Flow<'_>, value: Value) -> bool {
-        let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
+        let is_open = value.state().is_assured() || value.state().is_ending() && !value.has_ended();
         is_open
             && !session_applies(flow.arrival, flow.vip, value)
             && self.tables.servers.contains_key(&value.server())

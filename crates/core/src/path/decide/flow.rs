@@ -5,14 +5,12 @@ use crate::net::Protocol;
 use crate::net::wire::{TCP_ACK, TCP_SYN};
 use crate::path::arrival::Arrival;
 use crate::path::parse::Segment;
-use crate::path::sessions::{FlowHash, SessionKey, State, Value};
+use crate::path::sessions::{FlowHash, PLAUSIBLE, SessionKey, State, Value};
 use crate::path::tables::Vip;
 
 /// Maximum distance of a sequence number from the expected one, in kilobytes, the unit of
 /// `near_mark`. No more data is in flight before the first acknowledgment, or after the last byte.
 pub(super) const NEAR: u16 = 64;
-/// Bit in the mark of a half-closed session, which is set if the session's FIN or RST is plausible.
-pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
 pub(super) const NEAR_MASK: u16 = PLAUSIBLE - 1;
 
 /// A packet of a session, from the client or from the server.

@@ -23,12 +23,15 @@
 //! If both directions pass this host, only the client's answer ends the embryonic state. FIN and
 //! RST don't. Linux resets a half-open connection when another SYN in its window arrives. If the
 //! reset closed the session, forged SYNs would hold slots and ports for as long as real clients do.
+//!
+//! A session that another director has told of becomes this director's own by its client's first
+//! packet. A SYN changes nothing: it may be forged, and the connection may be open.
 
 use super::Decide;
-use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
+use super::flow::{Flow, NEAR, NEAR_MASK, has_moved_on};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
-use crate::path::sessions::{FoundSession, State, Value};
+use crate::path::sessions::{FoundSession, PLAUSIBLE, State, Value};
 
 /// Minimum age at which another client's packet makes a UDP flow assured, in units of
 /// [`time_mark`]. The first unit may be partial. It is two seconds, as for conntrack's streams.
@@ -63,15 +66,6 @@ pub(super) enum PacketSide {
 /// Returns the mark of a session that this packet opens.
 pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
     if flow.is_udp() { time_mark(flow.now) } else { near_mark(flow.segment.sequence) }
-}
-
-/// True if a session has ended as far as this host can see, so that the client may reuse its port.
-pub(super) fn has_ended(value: Value) -> bool {
-    match value.state() {
-        State::Closing => true,
-        State::HalfClosed => value.mark() & PLAUSIBLE != 0,
-        _ => false,
-    }
 }
 
 impl Decide<'_, '_> {
@@ -146,7 +140,11 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
             true => ended(true),
             false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
-        State::Established if has(TCP_FIN | TCP_RST) => ended(is_near),
+        State::Told if has(TCP_SYN) => None,
+        State::Established | State::Told if has(TCP_FIN | TCP_RST) => ended(is_near),
+        // The mark is as old as what the other director has told.
+        State::Told => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
+        State::UdpTold => to(State::Udp),
         // An attacker's sequence number must not make the attacker's FIN or RST plausible later.
         State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
@@ -192,7 +190,7 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
         _ if has(TCP_RST) => to(State::Closing),
         State::HalfClosed if has(TCP_FIN) => to(State::Closing),
         State::HalfClosed => Some(SessionUpdate { state, mark, lasts: true }),
-        State::Established if has(TCP_FIN) => to(State::ServerClosed),
+        State::Established | State::Told if has(TCP_FIN) => to(State::ServerClosed),
         same => to(same),
     }
 }

@@ -28,26 +28,30 @@
 //!
 //! - an embryonic session, of the source (IPv4 /24, IPv6 /56) with most embryonic sessions in these
 //!   buckets, the earliest expiry first;
+//! - a session that only another director has seen ([`State::Told`]);
 //! - an affinity entry ([`crate::path::affinity`]);
 //! - a session that is closed or half-closed;
 //! - an assured session whose VIP exceeds its share, if the VIP of the new session has less than
 //!   its share.
 //!
 //! An assured session within its VIP's share is never evicted. A new affinity entry evicts only
-//! affinity entries, and takes a vacant slot only in a bucket that is at least half vacant.
+//! affinity entries, and takes a vacant slot only in a bucket that is at least half vacant. A told
+//! session evicts nothing.
 
 mod atomic;
 mod extent;
+mod lasting;
 mod resize;
 mod shares;
 mod table;
 mod value;
 
 pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
+pub use lasting::{Lasting, LastingSessions};
 pub use resize::{ResizeStep, TableResizer, buckets_in_use_for};
 pub use shares::{AFFINITY_WORDS, AffinityCounts, SHARE_WORDS, Shares};
 pub use table::{Bucket, FoundSession, Table, Words};
-pub use value::{Class, LIFE_MAX, State, Value};
+pub use value::{Class, LIFE_MAX, PLAUSIBLE, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -370,6 +374,11 @@ impl<'a> Sessions<'a> {
         inserted.map(drop)
     }
 
+    /// Frees a session. Returns false if another CPU changed it first.
+    pub fn remove(&self, found: FoundSession<'a>) -> bool {
+        self.four.change(found, Value::FREE)
+    }
+
     /// Changes the value of a session. Returns false if another CPU changed the session first, so
     /// that the other CPU's change stands.
     pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
@@ -384,6 +393,16 @@ impl<'a> Sessions<'a> {
         let six =
             self.six.list(now).map(|(words, value)| Session { key: SessionKey::of_words(words), value });
         four.chain(six)
+    }
+
+    /// Visits the live sessions of the buckets in `range`.
+    pub fn visit(&self, range: core::ops::Range<usize>, now: u32, mut at: impl FnMut(Session)) {
+        let four = self.four.buckets();
+        let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
+        let of_four = self.four.part(range).list(now);
+        of_four.for_each(|(words, value)| at(Session { key: SessionKey::of_word(words), value }));
+        let of_six = self.six.part(in_six).list(now);
+        of_six.for_each(|(words, value)| at(Session { key: SessionKey::of_words(words), value }));
     }
 
     /// Frees the expired sessions of the buckets in `range`, and live sessions for which `keep`

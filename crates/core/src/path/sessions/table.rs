@@ -200,6 +200,9 @@ impl<'a, const N: usize> Table<'a, N> {
             self.fill(slot, key, value);
             return Ok(number);
         }
+        if value.state().class() == Some(Class::Told) {
+            return Err(Full);
+        }
         // Another CPU may win the slot, so the eviction is tried again.
         let displaced = (0..ATTEMPTS).find_map(|_| self.claim_candidate(pair, key, value, now));
         let (number, slot) = displaced.ok_or(Full)?;
@@ -405,6 +408,10 @@ impl<const N: usize> Slot<N> {
 
     fn has(&self, key: &Words<N>) -> bool {
         self.key.iter().zip(key).all(|(place, word)| place.load(Acquire) == *word)
+    }
+
+    pub(super) fn value(&self) -> Value {
+        Value(self.value.load(Acquire))
     }
 
     fn key(&self) -> Words<N> {

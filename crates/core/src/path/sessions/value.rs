@@ -28,6 +28,10 @@ pub enum State {
     Affinity = 8,
     /// As [`State::New`], but the server's SYN-ACK was seen.
     Answered = 10,
+    /// TCP connection that another director has told of, and of which no packet was seen here.
+    Told = 11,
+    /// As [`State::Told`], for a UDP flow.
+    UdpTold = 13,
     /// As [`State::UdpNew`], but a packet of the server was seen.
     UdpAnswered = 14,
     /// The server has sent FIN, and the client has not.
@@ -39,6 +43,8 @@ pub enum State {
 pub enum Class {
     /// Only first packets were seen, which an attacker can send with a forged source address.
     Embryonic,
+    /// Only another director has seen packets.
+    Told,
     /// Affinity entry, not a session.
     Affinity,
     /// The session is closed or half-closed.
@@ -49,7 +55,7 @@ pub enum Class {
 
 impl State {
     /// All states that a live session may have. An affinity entry is not a session.
-    pub const ALL: [State; 9] = [
+    pub const ALL: [State; 11] = [
         State::New,
         State::Answered,
         State::UdpNew,
@@ -59,6 +65,8 @@ impl State {
         State::HalfClosed,
         State::ServerClosed,
         State::Closing,
+        State::Told,
+        State::UdpTold,
     ];
 
     /// Returns the eviction class of a state. `None` for slots without a session.
@@ -66,6 +74,7 @@ impl State {
         match self {
             State::Free | State::Claimed => None,
             State::New | State::Answered | State::UdpNew | State::UdpAnswered => Some(Class::Embryonic),
+            State::Told | State::UdpTold => Some(Class::Told),
             State::Affinity => Some(Class::Affinity),
             State::Closing | State::HalfClosed | State::ServerClosed => Some(Class::Ending),
             State::Established | State::Udp => Some(Class::Assured),
@@ -92,9 +101,9 @@ impl State {
         match self {
             State::Free | State::Claimed | State::Affinity => 0,
             State::New | State::Answered => idle.syn,
-            State::Established => idle.tcp,
+            State::Established | State::Told => idle.tcp,
             State::Closing => idle.closing,
-            State::Udp => idle.udp,
+            State::Udp | State::UdpTold => idle.udp,
             State::UdpNew | State::UdpAnswered => idle.udp_new,
             State::HalfClosed | State::ServerClosed => idle.half_closed,
         }
@@ -126,6 +135,7 @@ impl State {
             State::Established => "established",
             State::HalfClosed => "half-closed",
             State::Affinity => "affinity",
+            State::Told | State::UdpTold => "told",
             State::ServerClosed => "server-closed",
             State::Closing => "closing",
             State::Udp => "udp",
@@ -145,6 +155,8 @@ impl State {
             7 => State::HalfClosed,
             8 => State::Affinity,
             10 => State::Answered,
+            11 => State::Told,
+            13 => State::UdpTold,
             14 => State::UdpAnswered,
             15 => State::ServerClosed,
             _ => State::Free,
@@ -159,6 +171,9 @@ impl State {
 /// an expired entry counts as expired for 39 days. An insert that needs the slot of an expired
 /// entry reuses the slot earlier.
 pub const LIFE_MAX: u32 = 1 << 30;
+
+/// Bit in the mark of a half-closed session, which is set if the session's FIN or RST is plausible.
+pub const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
 
 /// Second word of a session. From the top: the tick of expiry (32 bits), a mark (12), the state (4)
 /// and the server slot (16).
@@ -199,6 +214,15 @@ impl Value {
     /// Returns the tick of expiry, unless another packet extends it.
     pub const fn expires(self) -> u32 {
         (self.0 >> 32) as u32
+    }
+    /// True if the session has ended as far as this host can see, so that the client may reuse its
+    /// port.
+    pub const fn has_ended(self) -> bool {
+        match self.state() {
+            State::Closing => true,
+            State::HalfClosed => self.mark() & PLAUSIBLE != 0,
+            _ => false,
+        }
     }
     /// True if the value belongs to a session that has not expired.
     pub const fn is_live(self, now: u32) -> bool {

@@ -1,0 +1,184 @@
+//! Sessions that directors tell each other, so that connections go on at another director
+//! (docs/how-it-works/directors.md).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use evener_core::farm::plan::Plan;
+use evener_core::net::Protocol;
+use evener_core::node::directors::{Directors, ToldPlace, ToldSession};
+use evener_core::path::sessions::{Lasting, LastingSessions, Session, SessionKey, State, Value};
+use evener_core::path::tables::{Forwarding, NO_SERVER, Tables};
+
+use super::executor::Executor;
+use super::now_ms;
+
+/// Time between two turns.
+pub(super) const TURN: Duration = Duration::from_millis(50);
+/// Number of turns in which all sessions are visited.
+const TURNS: usize = 10;
+/// Maximum number of sessions that are told in a turn, and of one network of clients: IPv4 /24,
+/// IPv6 /56. The rest waits for the next visit.
+const TOLD_MAX: u32 = 2_000;
+const TOLD_BY_SOURCE_MAX: u16 = 200;
+/// Number of counters of networks.
+const SOURCES: usize = 1 << 12;
+/// Number of passes after which told sessions are told again: five minutes, a third of the default
+/// idle time of connections.
+const REFRESH_PASSES: usize = 600;
+/// Maximum number of buckets of a bulk that are read at once.
+const BULK_BUCKETS: usize = 256;
+
+/// Finds the sessions to tell.
+#[derive(Default)]
+pub(super) struct SessionTeller {
+    lasting: LastingSessions,
+    /// Next bucket to visit.
+    next: usize,
+    /// Number of the pass, modulo [`REFRESH_PASSES`].
+    pass: usize,
+    told_by_source: Vec<u16>,
+}
+
+impl SessionTeller {
+    /// Visits the next part of the sessions, and tells those that have lasted or ended. Fills bulks
+    /// that have room.
+    pub(super) fn turn(&mut self, directors: &mut Directors, executor: &Executor) {
+        let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else { return };
+        let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
+        let buckets = sessions.buckets();
+        let Range { start, end } = self.next.min(buckets)..(self.next + buckets.div_ceil(TURNS)).min(buckets);
+        // A part of the table is refreshed in each pass.
+        let refreshed = self.pass * buckets / REFRESH_PASSES..(self.pass + 1) * buckets / REFRESH_PASSES;
+        self.told_by_source.clear();
+        self.told_by_source.resize(SOURCES, 0);
+        let (mut told, by_source) = (0, &mut self.told_by_source);
+        for range in parts(start..end, refreshed) {
+            self.lasting.visit(sessions, range.0, (now, memory.seed), range.1, |session, what| {
+                let Some(place) = place_of(tables, &session) else { return true };
+                let source = by_source.get_mut(source_of(session.key.client));
+                let source = source.filter(|count| **count < TOLD_BY_SOURCE_MAX && told < TOLD_MAX);
+                let Some(count) = source else { return false };
+                (*count, told) = (*count + 1, told + 1);
+                directors.tell(&of(&session, what, place));
+                true
+            });
+        }
+        self.next = if end >= buckets { 0 } else { end };
+        if self.next == 0 {
+            self.pass = (self.pass + 1) % REFRESH_PASSES;
+        }
+        for (to, from) in directors.bulks() {
+            let end = (from + BULK_BUCKETS).min(buckets);
+            let mut sessions_of_bulk = Vec::new();
+            sessions.visit(from..end, now, |session| {
+                if session.value.state().is_assured()
+                    && let Some(place) = place_of(tables, &session)
+                {
+                    sessions_of_bulk.push(of(&session, Lasting::Lives, place));
+                }
+            });
+            directors.tell_bulk(to, &sessions_of_bulk, (end < buckets).then_some(end));
+        }
+    }
+}
+
+/// Splits a range of buckets by whether they are refreshed.
+fn parts(all: Range<usize>, refreshed: Range<usize>) -> [(Range<usize>, bool); 3] {
+    let clamp = |at: usize| at.clamp(all.start, all.end);
+    let (from, to) = (clamp(refreshed.start), clamp(refreshed.end));
+    [(all.start..from, false), (from..to, true), (to..all.end, false)]
+}
+
+fn of(session: &Session, what: Lasting, place: ToldPlace) -> ToldSession {
+    let SessionKey { client, port, .. } = session.key;
+    ToldSession { what, client, port, place, mark: session.value.mark() }
+}
+
+fn source_of(client: IpAddr) -> usize {
+    let network = match client {
+        IpAddr::V4(client) => u64::from(client.to_bits() >> 8),
+        IpAddr::V6(client) => (client.to_bits() >> 72) as u64,
+    };
+    (network.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % SOURCES
+}
+
+/// Returns the place of a session by names that all directors know. `None` if the session can't
+/// move to another director: its replies come to a port of this one, or a connection is being read
+/// or moved here. Hosts of an every-host farm know each other's sessions otherwise.
+fn place_of(tables: &Tables, session: &Session) -> Option<ToldPlace> {
+    let (key, vip) = tables.vip_by_id(session.key.vip)?;
+    let server = tables.servers.get(&session.value.server())?;
+    let is_bound = matches!(server.forwarding, Forwarding::Nat { source_nat: true, .. });
+    let can_move = vip.own == NO_SERVER && !is_bound && !server.is_down() && !server.is_punt();
+    can_move.then_some(ToldPlace { vip: *key, server: server.identity })
+}
+
+/// Enters the sessions that another director has told.
+pub(super) fn enter(told: &[ToldSession], executor: &Executor) {
+    let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else { return };
+    let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
+    let plan = executor.director.plan();
+    let slots: BTreeMap<u64, u16> = tables.servers.iter().map(|(slot, server)| (server.identity, *slot)).collect();
+    for one in told {
+        let vip = tables.vips.get(&one.place.vip).filter(|vip| vip.own == NO_SERVER);
+        let Some((vip, slot)) = vip.zip(slots.get(&one.place.server)) else { continue };
+        if !serves(plan, vip.service, *slot) {
+            continue;
+        }
+        let state = match one.place.vip.protocol {
+            Protocol::Tcp => State::Told,
+            Protocol::Udp => State::UdpTold,
+        };
+        let value = Value::new(*slot, state, now.wrapping_add(state.idle(&vip.idle))).with_mark(one.mark);
+        let key = SessionKey { client: one.client, port: one.port, vip: vip.id };
+        let hash = key.hash(memory.seed);
+        let known = sessions.find(key, hash, now);
+        match (known, one.what) {
+            // A full table has no room for other directors' sessions.
+            (None, Lasting::Lives) => drop(sessions.insert(key, hash, value, now)),
+            (Some(found), Lasting::Lives) if found.value.state() == state => {
+                sessions.change(found, value);
+            }
+            (Some(found), Lasting::Ended) if found.value.state() == state && found.value.server() == *slot => {
+                sessions.remove(found);
+            }
+            // This director has seen the session itself.
+            (Some(_), _) | (None, Lasting::Ended) => {}
+        }
+    }
+}
+
+/// True if a server belongs to a service.
+fn serves(plan: &Plan, service: u16, slot: u16) -> bool {
+    let name = plan.services.get(&service).map(|service| &service.name);
+    name.zip(plan.servers.get(&slot)).is_some_and(|(name, server)| *name == server.service)
+}
+
+/// Progress of the entry into the farm's sessions.
+pub(super) struct JoiningState {
+    begun_ms: u64,
+    is_over: bool,
+}
+
+/// Time for which a director waits for the sessions of others.
+const JOINING_MS: u64 = 10_000;
+
+impl JoiningState {
+    /// Begins, unless the sessions are those of the daemon before.
+    pub(super) fn begin(has_sessions: bool) -> JoiningState {
+        JoiningState { begun_ms: now_ms(), is_over: has_sessions }
+    }
+
+    /// Returns why this director isn't ready yet, if so.
+    pub(super) fn obstacle(&mut self, directors: Option<&Directors>) -> Option<String> {
+        let waits_for = directors.map(Directors::untold).unwrap_or_default();
+        self.is_over |= waits_for.is_empty() || now_ms() >= self.begun_ms + JOINING_MS;
+        let others: Vec<String> = waits_for.iter().map(ToString::to_string).collect();
+        (!self.is_over).then(|| {
+            format!("its sessions are being learned from director {}, for {} s at most", others.join(", "), JOINING_MS / 1_000)
+        })
+    }
+}
