@@ -41,6 +41,7 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 use readiness::ReadinessRecord;
+use telling::JoiningState;
 
 use crate::agent::local_server::LocalServer;
 use crate::board::request::ControlRequest;
@@ -130,6 +131,7 @@ struct Daemon {
     changes: ChangeControl,
     readiness: ReadinessRecord,
     directors: DirectorTalk,
+    joining: JoiningState,
     _lock: Lock,
 }
 
@@ -149,7 +151,8 @@ impl Daemon {
         let (mut reread, mut fit) = (Instant::now() + REREAD, Instant::now());
         loop {
             self.print_ready();
-            self.readiness.follow(&self.executor);
+            let joining = self.joining.obstacle(self.directors.known());
+            self.readiness.follow(&self.executor, joining.as_deref());
             let wake = self.next_wake();
             tokio::select! {
                 action = signals.next() => match action {
@@ -205,7 +208,8 @@ impl Daemon {
     }
 
     fn sweep(&mut self) {
-        let record = readiness::record(&self.executor);
+        let joining = self.joining.obstacle(self.directors.known());
+        let record = readiness::record(&self.executor, joining.as_deref());
         self.directors.report(&record, &mut self.executor);
         self.readiness.write(record);
         self.executor.walk_sessions();

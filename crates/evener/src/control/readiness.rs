@@ -44,13 +44,13 @@ impl ReadinessRecord {
     }
 
     /// Writes the record at once if the readiness has changed.
-    pub(super) fn follow(&mut self, executor: &Executor) {
+    pub(super) fn follow(&mut self, executor: &Executor, joining: Option<&str>) {
         let (snapshot, is_drained) = (executor.director.snapshot(), executor.is_drained());
         let is_same = |(seen, was): &(Arc<Snapshot>, bool)| Arc::ptr_eq(seen, snapshot) && *was == is_drained;
         if !self.is_known || self.followed.as_ref().is_some_and(is_same) {
             return;
         }
-        let record = record(executor);
+        let record = record(executor, joining);
         let at_ms = record.at_ms;
         let is_written = self.written.as_ref().is_some_and(|last| Record { at_ms, ..last.clone() } == record);
         if is_written || self.write(record) {
@@ -97,8 +97,8 @@ pub(super) fn seen_by(executor: &Executor) -> Seen {
     Seen::of(&director.network().interfaces, director.links().keys().copied().collect())
 }
 
-/// Returns the current record.
-pub(super) fn record(executor: &Executor) -> Record {
+/// Returns the current record. `joining` is why the farm's sessions aren't all known yet.
+pub(super) fn record(executor: &Executor, joining: Option<&str>) -> Record {
     let director = &executor.director;
     let interfaces = director.links().keys().map(|ifindex| NeededInterface {
         ifindex: *ifindex,
@@ -122,6 +122,7 @@ pub(super) fn record(executor: &Executor) -> Record {
         is_in_kernel: executor.engine.kind == KERNEL_ENGINE,
         is_drained: executor.is_drained(),
         announce: Some(executor.config.announce),
+        joining: joining.map(str::to_owned),
         interfaces: interfaces.chain(gone).collect(),
         services: director.snapshot().readiness().into_iter().map(Into::into).collect(),
         ..Record::at(now_ms())

@@ -31,6 +31,7 @@ use super::inbox::Inbox;
 use super::names::{NameControl, OpenError};
 use super::prepare::{StartupSettings, remedy};
 use super::readiness::ReadinessRecord;
+use super::telling::JoiningState;
 use super::reading::{NamedFiles, read_dns_files};
 use super::restore::{RestoredFarm, restore};
 use super::ring_key;
@@ -320,6 +321,7 @@ fn assemble(
     let (results, facts) = mpsc::channel(256);
     let consumers = Consumers::open(&base, &results)?;
     let around = (links.network, links.interfaces);
+    let adopted = started.adopted;
     let director = started.direct(&base, around, role.host.as_ref(), &consumers.groups);
     let fixed = StartupSettings::of(&base.config, &*started.engine);
     let about = started.about(&base, fixed.differences(&base.config));
@@ -377,6 +379,7 @@ fn assemble(
         local_server: role.local_server,
         changes: ChangeControl::new(base.store, state, consumers.named),
         directors: DirectorTalk::default(),
+        joining: JoiningState::begin(adopted),
         _lock: base.lock,
     };
     Ok((daemon, Unopened { groups: consumers.opened, requests: handle }))

@@ -42,6 +42,9 @@ pub(crate) struct Record {
     pub(crate) is_in_kernel: bool,
     /// True if the operator has drained the director itself.
     pub(crate) is_drained: bool,
+    /// Reason in words why the director doesn't know the farm's sessions yet. `None` once it does.
+    #[serde(default)]
+    pub(crate) joining: Option<String>,
     pub(crate) interfaces: Vec<NeededInterface>,
     /// Host routes of the services that need them. `None` in a record of a version without them.
     #[serde(default)]
@@ -124,6 +127,7 @@ impl Record {
             orphan_ms: 0,
             is_in_kernel: false,
             is_drained: false,
+            joining: None,
             announce: None,
             interfaces: Vec::new(),
             services: Vec::new(),
@@ -232,7 +236,8 @@ impl Record {
                 "the daemon has been silent for {age} s: its last state of servers is valid for {orphan} s ([farm] orphan)"
             ));
         }
-        self.daemon_obstacle(seen).filter(|_| !self.is_in_kernel).or_else(|| self.link_obstacle(seen))
+        let of_daemon = self.daemon_obstacle(seen).filter(|_| !self.is_in_kernel);
+        of_daemon.or_else(|| self.link_obstacle(seen)).or_else(|| self.joining.clone())
     }
 
     /// Returns an obstacle if the daemon is dead.

@@ -4,9 +4,9 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use evener_lab::evener::{Evener, program};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -24,8 +24,14 @@ on_both_engines! {
     address_moves_when_director_is_drained_and_both_serve_when_both_have_it,
     addresses_of_both_families_move_when_link_is_gone,
     gateway_of_nat_moves_with_address,
+    open_connections_go_on_at_other_director,
+    translated_connections_go_on_at_other_director,
 }
 
+/// Number of connections that must go on.
+const CONNECTIONS: usize = 40;
+/// Age at which a connection must outlive its director.
+const LASTING: Duration = Duration::from_millis(1_500);
 const PAGE: &str = "keepalived.md";
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -171,21 +177,85 @@ fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()>
     Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))
 }
 
-fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
-    if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
-        return Ok(());
-    }
+/// Starts a pair with method nat, whose gateway moves with the address.
+fn pair_with_gateway(engine: &str, policy: &str) -> Result<Pair> {
     let pair = Pair::start_with(
         engine,
-        |text| text.replace("policy = \"hash\"", "policy = \"round-robin\"\nmethod = \"nat\""),
+        |text| text.replace("policy = \"hash\"", &format!("{policy}method = \"nat\"")),
         |text| text.replace("192.0.2.100/32\n", "192.0.2.100/32\n        192.0.2.254/24\n"),
     )?;
     for server in pair.farm.servers() {
         server.ip(&["route replace default via 192.0.2.254".to_owned()])?;
     }
     pair.serves(0)?;
+    Ok(pair)
+}
+
+fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let pair = pair_with_gateway(engine, "policy = \"round-robin\"\n")?;
     pair.directors[0].command(&["drain", "--director"])?;
     pair.wait_for_owners([false, true])?;
     pair.serves(1)
+}
+
+/// Opens connections, lets them last, and moves the address twice: by a drain, and by an unplugged
+/// cable. All connections must go on.
+fn connections_outlive_directors(pair: &Pair) -> Result<()> {
+    let open = || -> Result<Vec<(Visit, String)>> {
+        (0..CONNECTIONS)
+            .map(|_| {
+                let mut visit = Visit::open(pair.farm.client(0), pair.farm.service())?;
+                let name = visit.who()?;
+                Ok((visit, name))
+            })
+            .collect()
+    };
+    let go_on = |visits: &mut [(Visit, String)], what: &str| -> Result<()> {
+        let broken = visits.iter_mut().filter_map(|(visit, name)| match visit.who() {
+            Ok(other) if other == *name => None,
+            Ok(other) => Some(format!("{name} became {other}")),
+            Err(error) => Some(error.to_string()),
+        });
+        let broken: Vec<String> = broken.collect();
+        ensure!(broken.is_empty(), "{what}: {} of {CONNECTIONS} are broken: {broken:?}", broken.len());
+        Ok(())
+    };
+    let mut visits = open()?;
+    wait::until("the second director knows the sessions", || {
+        let told = pair.directors[1].command(&["sessions", "--limit", "1000"])?;
+        Ok(told.lines().filter(|line| line.contains("told")).count() >= CONNECTIONS)
+    })?;
+    pair.directors[0].command(&["drain", "--director"])?;
+    pair.wait_for_owners([false, true])?;
+    pair.serves(1)?;
+    go_on(&mut visits, "after the drain")?;
+    pair.directors[0].command(&["undrain", "--director"])?;
+    wait::until("the first director is ready", || Ok(pair.directors[0].ready(&[])?.0 == 0))?;
+    let mut later = open()?;
+    std::thread::sleep(LASTING);
+    pair.farm.directors()[1].ip(&["link set eth0 down".to_owned()])?;
+    wait::until("the first director has the address", || has_address(pair.farm.director()))?;
+    go_on(&mut visits, "after the cable was unplugged")?;
+    go_on(&mut later, "opened later")
+}
+
+fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    // The default policy chooses by load, so the directors choose differently.
+    connections_outlive_directors(&Pair::start_with(engine, |text| text.replace("policy = \"hash\"\n", ""), |text| text)?)
+}
+
+fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    connections_outlive_directors(&pair_with_gateway(engine, "")?)
 }

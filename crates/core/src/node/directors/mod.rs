@@ -409,10 +409,14 @@ impl Directors {
         datagrams
     }
 
-    /// Returns the directors that are alive and have not told all of their sessions yet.
+    /// Returns the directors that have not told all of their sessions yet, or are silent.
     pub fn untold(&self) -> Vec<IpAddr> {
-        let links = self.links.values().filter(|link| link.tells() && !link.streams.is_told());
-        links.map(|link| link.address).collect()
+        let is_untold = |link: &&DirectorLink| match link.tells() {
+            true => !link.streams.is_told(),
+            // A director of another release tells nothing.
+            false => !link.association.is_alive(),
+        };
+        self.links.values().filter(is_untold).map(|link| link.address).collect()
     }
 
     /// Returns the other directors, sorted by address. If a director has reported several addresses
