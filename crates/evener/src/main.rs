@@ -24,13 +24,23 @@ fn main() -> Exit {
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Announce(args) => announce::run(&args),
-        Command::Leave => agent::leave::run(),
+        Command::Leave => leave(),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Ready(args) => ready::command::run(&args),
         Command::Doctor(view) => doctor::run(&view),
         Command::Top(args) => top::run(&args),
         command => admin::command::run(&command),
     }
+}
+
+/// Ends the programs of this host, and removes routes that an announcer has left.
+fn leave() -> Exit {
+    match announce::withdraw_left() {
+        Ok(true) => println!("the routes of an announcer that has ended are removed"),
+        Ok(false) => {}
+        Err(error) => eprintln!("evener: {error}"),
+    }
+    agent::leave::run()
 }
 
 /// Prints all problems of a file, or the notes on a valid one, or the schema.

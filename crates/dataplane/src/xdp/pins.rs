@@ -170,7 +170,11 @@ pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
         let entry = entry?;
         let path = entry.path();
         if entry.file_name().to_string_lossy().starts_with(LINK) {
-            let link = Link::open(&path)?;
+            let link = match Link::open(&path) {
+                // The link may have been detached since the folder was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                link => link?,
+            };
             links.push(PinnedLink { place: link.place()?, path, link });
         }
     }

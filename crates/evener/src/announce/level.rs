@@ -100,9 +100,16 @@ pub(super) struct LevelChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressLevels {
     pub(super) addresses: BTreeMap<IpAddr, AddressLevel>,
+    /// Levels that the last announcer has left.
+    known: BTreeMap<IpAddr, Level>,
 }
 
 impl AddressLevels {
+    /// Returns the levels after an announcer that has left these.
+    pub(super) fn after(known: BTreeMap<IpAddr, Level>) -> AddressLevels {
+        AddressLevels { addresses: BTreeMap::new(), known }
+    }
+
     /// Follows the states of the addresses. An address that is new here begins with the level of
     /// its routes that are `present` already, so that a restart changes no route.
     pub(super) fn step(
@@ -123,7 +130,7 @@ impl AddressLevels {
         });
         for (address, state) in states {
             let one = self.addresses.entry(*address).or_insert_with(|| AddressLevel {
-                level: level_of(*address, settings, present),
+                level: level_of(*address, settings, present, &self.known),
                 reason: String::new(),
                 allowed_since_ms: BTreeMap::new(),
             });
@@ -153,12 +160,18 @@ impl AddressLevels {
     }
 }
 
-/// Returns the level of an address by its routes of this protocol, in any table.
-fn level_of(address: IpAddr, settings: &AnnounceConfig, present: &BTreeSet<HostRoute>) -> Level {
-    let own = present.iter().filter(|route| route.address == address && route.protocol == settings.protocol);
-    let level =
+/// Returns the level of an address that has these routes: the one that the last announcer has left,
+/// since settings may have changed, or else the one of the metric.
+fn level_of(
+    address: IpAddr,
+    settings: &AnnounceConfig,
+    present: &BTreeSet<HostRoute>,
+    known: &BTreeMap<IpAddr, Level>,
+) -> Level {
+    let by_metric =
         |route: &HostRoute| if route.metric == settings.metric { Level::Announced } else { Level::Raised };
-    own.map(level).max().unwrap_or(Level::Withdrawn)
+    let of_routes = present.iter().filter(|route| route.address == address).map(by_metric).max();
+    of_routes.map_or(Level::Withdrawn, |level| known.get(&address).copied().unwrap_or(level))
 }
 
 #[cfg(test)]
@@ -248,8 +261,12 @@ mod tests {
         assert_eq!(metrics(&SETTINGS, &[route(100)], ready()), [Some(100)]);
         assert_eq!(metrics(&SETTINGS, &[route(1_000)], ready()), [Some(1_000)]);
         assert_eq!(metrics(&SETTINGS, &[route(100)], [(0, bad())]), [None]);
-        let foreign = HostRoute { protocol: 4, ..route(100) };
-        assert_eq!(metrics(&SETTINGS, &[foreign], ready()), [None]);
+        // Settings may change while no announcer runs.
+        let mut levels = AddressLevels::after(BTreeMap::from([(address(), Level::Announced)]));
+        let states = BTreeMap::from([(address(), RoutedState::Ready)]);
+        let present = BTreeSet::from([HostRoute { protocol: 92, ..route(7) }]);
+        assert_eq!(levels.step(0, &states, &SETTINGS, &present), []);
+        assert_eq!(levels.routes(&SETTINGS), BTreeSet::from([route(100)]));
     }
 
     #[test]

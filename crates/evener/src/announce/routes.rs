@@ -92,7 +92,10 @@ impl RouteTables {
 
     /// Deletes a route. It may be gone already.
     pub(super) async fn delete(&self, route: &HostRoute) -> Result<(), Error> {
-        match self.handle.route().del(message(route)).execute().await {
+        let mut message = message(route);
+        // The kernel compares the scope, unless it is this one.
+        message.header.scope = RouteScope::NoWhere;
+        match self.handle.route().del(message).execute().await {
             Err(error) if errno(&error) == Some(Errno::ESRCH) => Ok(()),
             done => done,
         }
@@ -152,7 +155,9 @@ fn host_route(message: &RouteMessage) -> Option<HostRoute> {
     }
     let address = address?;
     let bits = if address.is_ipv4() { 32 } else { 128 };
-    (message.header.destination_prefix_length == bits).then_some(HostRoute {
+    // Routes for a type of service are other routes.
+    let is_host_route = message.header.destination_prefix_length == bits && message.header.tos == 0;
+    is_host_route.then_some(HostRoute {
         address,
         table,
         protocol: message.header.protocol.into(),

@@ -38,7 +38,7 @@ fn view(directory: &Path) -> io::Result<AnnouncerView> {
 }
 
 fn render(view: &AnnouncerView) -> String {
-    let AnnouncedState { settings, problem, addresses } = &view.state;
+    let AnnouncedState { settings, problem, addresses, .. } = &view.state;
     let mut lines = vec![format!("announcer  {}", if view.running { "runs" } else { "does not run" })];
     if let Some(AnnounceConfig { table, protocol, .. }) = settings {
         lines.push(format!("routes     in table {table} by protocol {protocol}"));

@@ -1,6 +1,7 @@
 //! State of the announcer, as a file for its successor, for `evener announce --status` and for
 //! `evener doctor`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -13,12 +14,15 @@ use crate::config::AnnounceConfig;
 use crate::runtime::files;
 
 /// Maximum size of the file, in bytes.
-const FILE_BYTES: u64 = 1 << 20;
+const FILE_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AnnouncedState {
     /// Settings of the routes. An announcer with another table or protocol removes these routes.
     pub(super) settings: Option<AnnounceConfig>,
+    /// Tables and protocol numbers of earlier settings that may still have routes.
+    #[serde(default)]
+    pub(super) former: BTreeSet<(u32, u8)>,
     /// Reason in words why the kernel's routes are not as they should be.
     pub(crate) problem: Option<String>,
     pub(crate) addresses: Vec<AnnouncedAddress>,
@@ -28,7 +32,7 @@ pub(crate) struct AnnouncedState {
 pub(crate) struct AnnouncedAddress {
     pub(crate) address: IpAddr,
     pub(super) state: Level,
-    /// Metric of its route. `None` if it is withdrawn.
+    /// Metric of its route in the kernel. `None` if there is none.
     pub(super) metric: Option<u32>,
     /// Reason in words why the address isn't announced. Empty if it is.
     pub(super) reason: String,
@@ -36,12 +40,16 @@ pub(crate) struct AnnouncedAddress {
 
 impl AnnouncedAddress {
     pub(crate) fn is_announced(&self) -> bool {
-        self.state == Level::Announced
+        self.state == Level::Announced && self.metric.is_some()
     }
 
     /// Describes the state in one line.
     pub(crate) fn describe(&self) -> String {
-        let route = self.metric.map_or_else(String::new, |metric| format!(", metric {metric}"));
+        let route = match (self.state, self.metric) {
+            (_, Some(metric)) => format!(", metric {metric}"),
+            (Level::Withdrawn, None) => String::new(),
+            (_, None) => ", but the kernel has no such route".to_owned(),
+        };
         let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
         format!("{}{route}{reason}", self.state.name())
     }
@@ -63,7 +71,15 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<AnnouncedState>> {
     }
 }
 
-pub(super) fn write(directory: &Path, state: &AnnouncedState) -> io::Result<()> {
+/// Writes the state, unless the file has it already.
+pub(super) fn write_changed(
+    directory: &Path,
+    last: &AnnouncedState,
+    state: &AnnouncedState,
+) -> io::Result<()> {
+    if state == last && path(directory).exists() {
+        return Ok(());
+    }
     files::replace(&path(directory), &serde_json::to_vec(state)?)
 }
 

@@ -10,8 +10,16 @@ use super::section::Section;
 const LOCAL_TABLE: u32 = 255;
 /// Protocol numbers of routing daemons (rtnetlink.h). A daemon ignores or removes routes with its
 /// own number.
-const DAEMONS: [(&str, std::ops::RangeInclusive<u8>); 3] =
-    [("FRR", 11..=11), ("BIRD", 12..=12), ("FRR", 186..=197)];
+const DAEMONS: [(&str, std::ops::RangeInclusive<u8>); 8] = [
+    ("the kernel", 9..=9),
+    ("FRR", 11..=11),
+    ("BIRD", 12..=12),
+    ("DHCP", 16..=16),
+    ("keepalived", 18..=18),
+    ("Babel", 42..=42),
+    ("Open/R", 99..=99),
+    ("FRR", 186..=197),
+];
 
 /// Host routes of ready addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -109,12 +109,20 @@ pub(super) fn record(executor: &Executor) -> Record {
             .map_or_else(|| format!("number {ifindex}"), |interface| interface.name.clone()),
         is_named: !executor.config.engine.interfaces.is_empty(),
     });
+    // An interface that the file names is needed even if it is gone.
+    let names = executor.config.engine.interfaces.iter();
+    let is_there = |name: &str| director.network().interfaces.values().any(|one| one.name == name);
+    let gone = names.filter(|name| !is_there(name)).map(|name| NeededInterface {
+        ifindex: 0,
+        name: name.clone(),
+        is_named: true,
+    });
     Record {
         orphan_ms: executor.config.farm.orphan_ms,
         is_in_kernel: executor.engine.kind == KERNEL_ENGINE,
         is_drained: executor.is_drained(),
         announce: Some(executor.config.announce),
-        interfaces: interfaces.collect(),
+        interfaces: interfaces.chain(gone).collect(),
         services: director.snapshot().readiness().into_iter().map(Into::into).collect(),
         ..Record::at(now_ms())
     }

@@ -138,17 +138,21 @@ impl Record {
         files::replace(path, &serde_json::to_vec(self)?)
     }
 
-    /// Reads a record. The error is a sentence.
-    fn read(path: &Path) -> Result<Record, String> {
+    fn read(path: &Path) -> Result<Record, InputError> {
         let bytes = files::bounded(path, RECORD_BYTES).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "no daemon has run here yet, or it was stopped".to_owned(),
-            _ => format!("failed to read {}: {error}", path.display()),
+            io::ErrorKind::NotFound => InputError {
+                is_missing: true,
+                reason: "no daemon has run here yet, or it was stopped".to_owned(),
+            },
+            _ => format!("failed to read {}: {error}", path.display()).into(),
         })?;
         let record: Record = serde_json::from_slice(&bytes)
             .map_err(|error| format!("{} can't be understood: {error}", path.display()))?;
         match record.format {
             FORMAT => Ok(record),
-            other => Err(format!("{} has format {other}, and this program reads {FORMAT}", path.display())),
+            other => {
+                Err(format!("{} has format {other}, and this program reads {FORMAT}", path.display()).into())
+            }
         }
     }
 
@@ -281,7 +285,22 @@ impl ServiceRecord {
 
 /// A daemon's record and the host's state, or the reason why they can't be read.
 #[derive(Clone, Debug)]
-pub(crate) struct ReadinessInput(Result<(Record, Seen), String>);
+pub(crate) struct ReadinessInput(Result<(Record, Seen), InputError>);
+
+/// Reason why the readiness is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InputError {
+    /// True if there is no record, and not only for a moment: no daemon serves here.
+    pub(crate) is_missing: bool,
+    /// Reason in words.
+    pub(crate) reason: String,
+}
+
+impl From<String> for InputError {
+    fn from(reason: String) -> InputError {
+        InputError { is_missing: false, reason }
+    }
+}
 
 impl ReadinessInput {
     /// Reads the record of this folder, and the host's state.
@@ -296,7 +315,7 @@ impl ReadinessInput {
 
     /// Returns the settings of host routes, and the states of the addresses that need them. Without
     /// a record there are none.
-    pub(crate) fn routed(&self) -> Result<RoutedAddresses, String> {
+    pub(crate) fn routed(&self) -> Result<RoutedAddresses, InputError> {
         let (record, seen) = self.0.as_ref().map_err(Clone::clone)?;
         Ok(record.announce.map(|settings| (settings, record.routed(seen))))
     }
@@ -311,7 +330,7 @@ impl ReadinessInput {
     pub(crate) fn judge(&self, subject: Option<&str>) -> ReadinessView {
         match &self.0 {
             Ok((record, seen)) => record.judge(seen, subject),
-            Err(reason) => ReadinessView { ready: false, reason: reason.clone(), services: Vec::new() },
+            Err(error) => ReadinessView { ready: false, reason: error.reason.clone(), services: Vec::new() },
         }
     }
 }

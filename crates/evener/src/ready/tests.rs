@@ -119,13 +119,13 @@ fn record_is_read_back_and_others_are_refused() {
     let folder = std::env::temp_dir().join(format!("evener-ready-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = path(&folder);
-    assert!(Record::read(&file).unwrap_err().contains("no daemon has run here yet"));
+    assert!(Record::read(&file).unwrap_err().reason.contains("no daemon has run here yet"));
     record().write(&file).unwrap();
     assert_eq!(Record::read(&file), Ok(record()));
     let later = Record { format: FORMAT + 1, ..record() };
     later.write(&file).unwrap();
-    assert!(Record::read(&file).unwrap_err().contains("has format 2"));
+    assert!(Record::read(&file).unwrap_err().reason.contains("has format 2"));
     std::fs::write(&file, b"{\"format\":1").unwrap();
-    assert!(Record::read(&file).unwrap_err().contains("can't be understood"));
+    assert!(Record::read(&file).unwrap_err().reason.contains("can't be understood"));
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -86,7 +86,9 @@ const FLAGS: [(&str, Restriction); 12] = [
     ("RestrictSUIDSGID", Restriction::SetUserBits),
 ];
 /// Keys that don't affect permissions.
-const OF_NO_MATTER: [&str; 20] = [
+const OF_NO_MATTER: [&str; 22] = [
+    "StartLimitIntervalSec",
+    "WatchdogSec",
     "Description",
     "Documentation",
     "Wants",

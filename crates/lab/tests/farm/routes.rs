@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::file;
 use crate::outage::outage;
-use crate::page::block;
+use crate::page;
 
 on_both_engines! {
     route_follows_readiness_of_director,
@@ -36,8 +36,13 @@ on_one_engine! {
 
 /// Number of reloads, restarts and upgrades that BFD must survive.
 const ROUNDS: u32 = 2;
-const PAGE: &str = "bird.md";
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Returns the block of the page that begins with this line, with the farm's service addresses.
+fn block(first: &str) -> Result<String> {
+    let text = page::block("bird.md", first)?;
+    Ok(text.replace("198.51.100.100", "192.0.2.100").replace("2001:db8:100::100", "2001:db8::100"))
+}
 
 /// Directors with their daemons, announcers and BIRD, and a router with BIRD. Fields are dropped in
 /// order.
@@ -54,7 +59,7 @@ struct Front {
 fn config(farm: &Farm, engine: &str) -> Result<String> {
     let secret = farm.director().write("farm.key", SECRET)?;
     fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
-    let text = block(PAGE, "[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
+    let text = block("[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
     let text = text.replacen("[farm]", "[farm]\norphan = \"10s\"", 1);
     Ok(file::engine(engine) + &text)
 }
@@ -83,7 +88,7 @@ fn birdc(host: &Host, command: &str) -> Result<String> {
 
 fn bird_on_director(farm: &Farm, number: usize) -> Result<Proc> {
     let host = &farm.directors()[number];
-    let text = block(PAGE, "router id 192.0.2.2;")?
+    let text = block("router id 192.0.2.2;")?
         .replace("192.0.2.2", &host.address().to_string())
         .replace("2001:db8::2", &host.address_in(Family::V6).to_string());
     bird(host, &text)
@@ -102,7 +107,7 @@ impl Front {
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         farm.router().run(&["sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1"])?;
         farm.router().run(&["sysctl", "-qw", "net.ipv6.fib_multipath_hash_policy=1"])?;
-        let mut birds = vec![bird(farm.router(), &block(PAGE, "router id 192.0.2.1;")?)?];
+        let mut birds = vec![bird(farm.router(), &block("router id 192.0.2.1;")?)?];
         for number in 0..2 {
             birds.push(bird_on_director(&farm, number)?);
         }
@@ -364,7 +369,7 @@ fn frr_announces_ready_address(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).directors(1).build()?;
     let text = format!("[announce]\nhold = \"1s\"\n{}", config(&farm, engine)?);
     let director = Evener::start(farm.director(), &text)?;
-    let _router = bird(farm.router(), &block(PAGE, "router id 192.0.2.1;")?)?;
+    let _router = bird(farm.router(), &block("router id 192.0.2.1;")?)?;
     let host = farm.director();
     let _frr = frr(host)?;
     let _announcer = announce(host)?;
@@ -419,7 +424,7 @@ fn frr(host: &Host) -> Result<Vec<Proc>> {
         Ok(program)
     };
     let programs = ["zebra", "bfdd", "bgpd"].map(start).into_iter().collect::<Result<_>>()?;
-    let config = host.write("frr.conf", &block(PAGE, "frr defaults datacenter")?)?;
+    let config = host.write("frr.conf", &block("frr defaults datacenter")?)?;
     let answer = host.run(&["vtysh", "--vty_socket", &folder, "-f", &config.to_string_lossy()])?;
     ensure!(!answer.contains('%'), "{answer}");
     Ok(programs)

@@ -309,7 +309,12 @@ impl Directors {
             .flat_map(|(director, report)| report.held.iter().map(move |address| (director, *address)))
             .filter(|(_, address)| self.own.held.contains(address))
             .collect();
-        self.shared.retain(|known, _| shared.contains(known));
+        // A director that is silent for a moment may still have the address.
+        let is_silent = |director: &IpAddr| {
+            let mut links = self.links.values().filter(|link| link.address == *director);
+            links.any(|link| !link.association.is_alive())
+        };
+        self.shared.retain(|known, _| shared.contains(known) || is_silent(&known.0));
         let mut events = Vec::new();
         for (director, address) in shared {
             let (since_ms, is_reported) = self.shared.entry((director, address)).or_insert((now_ms, false));

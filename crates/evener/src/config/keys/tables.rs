@@ -35,6 +35,8 @@ const GROUP_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
 /// Limits of the intervals of hosts' and agents' reports, in milliseconds.
 const REPORT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 const SESSIONS: std::ops::RangeInclusive<u64> = 1_024..=16_777_216;
+/// Limits of routes' metrics. FRR takes the highest byte of a metric for a distance.
+const METRICS: std::ops::RangeInclusive<u64> = 1..=(1 << 24) - 1;
 const COUNTS: std::ops::RangeInclusive<u64> = 1..=100;
 
 const NAME: ConfigKey = ConfigKey::text("name");
@@ -92,8 +94,8 @@ table!(farm {
 table!(announce {
     TABLE = ConfigKey::number("table", 1..=u32::MAX as u64).or(254);
     PROTOCOL = ConfigKey::number("protocol", 5..=255).or(91);
-    METRIC = ConfigKey::number("metric", 1..=u32::MAX as u64).or(100);
-    RAISED_METRIC = ConfigKey::number("raised_metric", 1..=u32::MAX as u64).or(1_000);
+    METRIC = ConfigKey::number("metric", METRICS).or(100);
+    RAISED_METRIC = ConfigKey::number("raised_metric", METRICS).or(1_000);
     DRAINED = ConfigKey::words("drained", || names(&config::announce::DRAINED)).or_word("withdraw");
     HOLD = ConfigKey::time("hold", 0..=3_600_000).or(10_000);
 });
