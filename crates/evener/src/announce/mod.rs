@@ -60,7 +60,9 @@ enum AnnounceError {
     #[error("the kernel has not answered for {} s", STUCK.as_secs())]
     Stuck,
     /// Routes that stay behind.
-    #[error("failed to remove routes: {0}; `ip -4 route flush` and `ip -6 route flush` with table {1} proto {2} remove them")]
+    #[error(
+        "failed to remove routes: {0}; `ip -4 route flush` and `ip -6 route flush` with table {1} proto {2} remove them"
+    )]
     Left(String, u32, u8),
 }
 
@@ -114,7 +116,8 @@ pub(crate) fn state() -> io::Result<Option<AnnouncedState>> {
 /// A sentence, if routes stay behind.
 pub fn withdraw_left() -> Result<bool, String> {
     let directory = folders::directory().map_err(|error| error.to_string())?;
-    if !matches!(state::read(&directory), Ok(Some(_))) || Lock::is_held(&folders::announcer_lock_path(&directory))
+    if !matches!(state::read(&directory), Ok(Some(_)))
+        || Lock::is_held(&folders::announcer_lock_path(&directory))
     {
         return Ok(false);
     }
@@ -215,11 +218,7 @@ impl Announcer {
     /// Returns the settings and the states of all addresses. Without a record, the known addresses
     /// aren't ready. If the record or the host's state can't be read, the last states count for a
     /// while.
-    fn follow(
-        &mut self,
-        now_ms: u64,
-        readiness: Result<RoutedAddresses, InputError>,
-    ) -> RoutedAddresses {
+    fn follow(&mut self, now_ms: u64, readiness: Result<RoutedAddresses, InputError>) -> RoutedAddresses {
         match readiness {
             Ok(Some((settings, states))) => {
                 self.last = Some((now_ms, settings, states.clone()));
@@ -231,7 +230,8 @@ impl Announcer {
                 if let Some((_, settings, states)) = recent.filter(|_| !is_missing) {
                     return Some((*settings, states.clone()));
                 }
-                let known = self.levels.addresses.keys().chain(self.written.addresses.iter().map(|one| &one.address));
+                let known =
+                    self.levels.addresses.keys().chain(self.written.addresses.iter().map(|one| &one.address));
                 let states = known.map(|address| (*address, RoutedState::NotReady(reason.clone())));
                 Some((self.written.settings?, states.collect()))
             }
@@ -247,7 +247,8 @@ impl Announcer {
         states: &BTreeMap<IpAddr, RoutedState>,
     ) -> Result<Option<u64>, String> {
         self.note_former(settings);
-        let tables = RouteTables::connect().map_err(|error| format!("failed to reach the kernel: {error}"))?;
+        let tables =
+            RouteTables::connect().map_err(|error| format!("failed to reach the kernel: {error}"))?;
         let (present, foreign) = self.present(&tables, settings).await?;
         let changes = self.levels.step(now_ms, states, settings, &present);
         self.log_foreign(foreign);
@@ -262,13 +263,16 @@ impl Announcer {
         let waits = is_disturbed && now_ms < may_repair_ms;
         if is_disturbed && !waits {
             self.repaired_ms = Some(now_ms);
-            deleted.iter().for_each(|route| tracing::warn!("{route} was deleted by somebody, and is restored"));
+            deleted
+                .iter()
+                .for_each(|route| tracing::warn!("{route} was deleted by somebody, and is restored"));
             added.iter().for_each(|route| tracing::warn!("{route} was added by somebody, and is removed"));
         }
         let later = |route: &&HostRoute| waits && (deleted.contains(route) || added.contains(route));
         let missing: Vec<HostRoute> =
             wanted.difference(&present).filter(|route| !later(route)).copied().collect();
-        let extra: Vec<HostRoute> = present.difference(&wanted).filter(|route| !later(route)).copied().collect();
+        let extra: Vec<HostRoute> =
+            present.difference(&wanted).filter(|route| !later(route)).copied().collect();
         // The next announcer must know the new levels, and the tables that still have routes.
         self.write(settings, self.written.problem.clone());
         let result = change(&tables, &mut own, &missing, &extra).await;
@@ -303,7 +307,8 @@ impl Announcer {
                 format!("failed to read routing table {table}: {}", routes::sentence(&error))
             })?);
         }
-        let is_own = |route: &HostRoute| route.is_blackhole && numbers.contains(&(route.table, route.protocol));
+        let is_own =
+            |route: &HostRoute| route.is_blackhole && numbers.contains(&(route.table, route.protocol));
         let (own, mut foreign): (BTreeSet<_>, BTreeSet<_>) = routes.into_iter().partition(is_own);
         foreign.retain(|route| route.table == newest.0 && self.levels.addresses.contains_key(&route.address));
         Ok((own, foreign))

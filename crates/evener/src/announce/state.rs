@@ -72,7 +72,11 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<AnnouncedState>> {
 }
 
 /// Writes the state, unless the file has it already.
-pub(super) fn write_changed(directory: &Path, last: &AnnouncedState, state: &AnnouncedState) -> io::Result<()> {
+pub(super) fn write_changed(
+    directory: &Path,
+    last: &AnnouncedState,
+    state: &AnnouncedState,
+) -> io::Result<()> {
     if state == last && path(directory).exists() {
         return Ok(());
     }

@@ -24,7 +24,9 @@ pub(crate) fn clear_vanished(own: &Path) {
         // A namespace may seem gone if only processes invisible to this one are in it. Its daemon
         // then still holds the lock.
         if number.is_some_and(|number: u64| !living.contains(&number))
-            && ![agent_lock_path(&entry.path()), announcer_lock_path(&entry.path())].iter().any(|path| Lock::is_held(path))
+            && ![agent_lock_path(&entry.path()), announcer_lock_path(&entry.path())]
+                .iter()
+                .any(|path| Lock::is_held(path))
             && let Ok(_lock) = Lock::try_take(&lock_path(&entry.path()))
             && let Err(error) = fs::remove_dir_all(entry.path())
         {
