@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector};
+use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector, ToldCounts};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::NodeRefusal;
@@ -28,6 +28,11 @@ pub struct DirectorView {
     pub refused: Option<NodeRefusal>,
     /// Seconds since its last message. `None` for this director, and if there was none.
     pub last_seen_seconds: Option<f64>,
+    /// Sessions that this director has told it, and that it has told, since the start.
+    pub sessions_sent: u64,
+    pub sessions_received: u64,
+    /// Times that all sessions had to be told anew, since the other director had lost or missed some.
+    pub sessions_restarted: u64,
 }
 
 /// All directors, this one first, or the reason why they exchange no messages.
@@ -47,6 +52,7 @@ pub(crate) fn directors(state: &DirectorsState) -> DirectorsView {
             received_ms: None,
             report: Some(report.clone()),
             trouble: None,
+            told: ToldCounts::default(),
         };
         DirectorView { own: true, ..director(&known, &[], state.at_ms) }
     });
@@ -86,6 +92,9 @@ fn director(known: &KnownDirector, differences: &[DirectorDifference], at_ms: u6
         differences: differences.iter().map(sentence).collect(),
         refused: known.trouble.map(NodeRefusal::from),
         last_seen_seconds: seen,
+        sessions_sent: known.told.sent,
+        sessions_received: known.told.received,
+        sessions_restarted: known.told.restarted,
     }
 }
 

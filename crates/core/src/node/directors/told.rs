@@ -403,12 +403,12 @@ mod tests {
 
     fn session(port: u16) -> ToldSession {
         let vip = VipKey { address: [192, 0, 2, 100].into(), port: 80, protocol: Protocol::Tcp };
-        let client = if port % 3 == 0 {
+        let client = if port.is_multiple_of(3) {
             Ipv6Addr::from(u128::from(port)).into()
         } else {
             Ipv4Addr::from(u32::from(port) + (203 << 24)).into()
         };
-        let what = if port % 7 == 0 { Lasting::Ended } else { Lasting::Lives };
+        let what = if port.is_multiple_of(7) { Lasting::Ended } else { Lasting::Lives };
         ToldSession { what, client, port, place: ToldPlace { vip, server: u64::from(port % 5) }, mark: port & 0xfff }
     }
 
@@ -447,8 +447,8 @@ mod tests {
         sent.iter().for_each(|one| from.tell(one));
         from.bulk_to(None);
         let told = settle(&mut now_ms, &mut from, &mut to, || {
-            number += 1;
-            !number.is_multiple_of(3)
+            number = number.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            !(number >> 16).is_multiple_of(3)
         });
         assert!(told == sent, "{} of {}", told.len(), sent.len());
         assert!(to.is_told() && from.waiting.is_empty());
@@ -479,13 +479,13 @@ mod tests {
         from.tell(&session(300));
         let told = send(1_000_000, &mut from, &mut to, || true);
         assert_eq!(told, []);
-        // It has no sequence number of the receiver's new start yet.
+        // The receiver's numbers begin anew, too.
         from.sequences.1 = 0;
         send(1_000_000, &mut to, &mut from, || true);
-        assert_eq!((from.counts.restarted, from.bulk), (0, Bulk::From(0)));
+        assert_eq!((from.counts.restarted, from.bulk), (1, Bulk::From(0)));
         from.follow(5);
         from.follow(6);
-        assert_eq!((from.counts.restarted, from.bulk), (1, Bulk::From(0)));
+        assert_eq!((from.counts.restarted, from.bulk), (2, Bulk::From(0)));
         (1..310).for_each(|port| from.tell(&session(port)));
         assert_eq!(settle(&mut now_ms, &mut from, &mut to, || true).len(), 309);
     }

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{BUCKET_SESSIONS, Session, SessionKey, Sessions, State, Table, Value, Words};
+use super::{BUCKET_SESSIONS, Session, SessionKey, Sessions, Table, Value, Words};
 use crate::path::seed::Seed;
 
 /// Lower bits of a slot's word. The upper bits are a hash of the session.
@@ -117,7 +117,7 @@ fn step(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::sessions::{Bucket4, Counted};
+    use crate::path::sessions::{Bucket4, Counted, State};
 
     const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9);
 

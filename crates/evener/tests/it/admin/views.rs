@@ -224,6 +224,9 @@ pub fn directors() -> DirectorsView {
         differences: vec![],
         refused: None,
         last_seen_seconds: None,
+        sessions_sent: 3,
+        sessions_received: 4,
+        sessions_restarted: 0,
     };
     let other = DirectorView {
         address: [192, 0, 2, 3].into(),
