@@ -169,8 +169,8 @@ enum session_state {
 	STATE_HALF_CLOSED = 7,
 	STATE_AFFINITY = 8, /* an affinity entry: core/src/path/affinity.rs */
 	STATE_ANSWERED = 10,
-	STATE_TOLD = 11, /* another director has told of the session */
-	STATE_UDP_TOLD = 13,
+	STATE_REPLICATED = 11, /* another director has told of the session */
+	STATE_UDP_REPLICATED = 13,
 	STATE_UDP_ANSWERED = 14,
 	STATE_SERVER_CLOSED = 15,
 };

@@ -74,7 +74,7 @@ static __always_inline bool selects_new_server(const struct flow *flow, __u64 va
 	case STATE_UDP_NEW:
 	case STATE_UDP_ANSWERED:
 	case STATE_UDP:
-	case STATE_UDP_TOLD:
+	case STATE_UDP_REPLICATED:
 		return !(server->flags & SERVER_UP);
 	case STATE_HALF_CLOSED:
 	case STATE_SERVER_CLOSED:

@@ -91,7 +91,7 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 		if (!answers_syn_ack(flags, was, sequence, acknowledgment))
 			break;
 		return flags & TCP_FIN ? update_to(STATE_HALF_CLOSED, plausible) : update_to(STATE_ESTABLISHED, near);
-	case STATE_TOLD:
+	case STATE_REPLICATED:
 		if (flags & TCP_SYN)
 			return UPDATE_NONE;
 		if (!(flags & (TCP_FIN | TCP_RST)))
@@ -122,7 +122,7 @@ static __always_inline __u32 update_by_client(__u32 flags, __u64 was, __u32 sequ
 		if (flags & TCP_RST)
 			return UPDATE_NONE;
 		break;
-	case STATE_UDP_TOLD:
+	case STATE_UDP_REPLICATED:
 		return update_to(STATE_UDP, mark);
 	case STATE_UDP_NEW:
 		if (flags & SEES_ANSWERS)
@@ -154,7 +154,7 @@ static __always_inline __u32 update_by_server(__u32 flags, __u64 was, __u32 sequ
 		return update_to(STATE_CLOSING, mark);
 	if (state == STATE_HALF_CLOSED)
 		return flags & TCP_FIN ? update_to(STATE_CLOSING, mark) : update_to(state, mark) | UPDATE_LASTS;
-	if ((state == STATE_ESTABLISHED || state == STATE_TOLD) && flags & TCP_FIN)
+	if ((state == STATE_ESTABLISHED || state == STATE_REPLICATED) && flags & TCP_FIN)
 		return update_to(STATE_SERVER_CLOSED, mark);
 	return update_to(state, mark);
 }

@@ -104,7 +104,7 @@ static __always_inline __u64 is_vacant(__u64 value, __u32 now)
 #define ENDING (1u << STATE_HALF_CLOSED | 1u << STATE_SERVER_CLOSED | 1u << STATE_CLOSING)
 #define ASSURED (1u << STATE_ESTABLISHED | 1u << STATE_UDP)
 #define AFFINITY (1u << STATE_AFFINITY)
-#define TOLD (1u << STATE_TOLD | 1u << STATE_UDP_TOLD)
+#define REPLICATED (1u << STATE_REPLICATED | 1u << STATE_UDP_REPLICATED)
 
 static __always_inline __u32 is_active(__u64 value)
 {
@@ -599,8 +599,9 @@ static __always_inline bool is_short(__u16 vip)
 
 /* Returns the rank of a session for eviction. The session with the lowest rank is evicted first.
  * Embryonic sessions come first, beginning with those of the network that has most of them. They
- * are followed by told sessions, affinity entries, ending sessions, then by assured sessions of VIPs
- * above their share. Within a class the session with the shortest remaining lifetime comes first. */
+ * are followed by replicated sessions, affinity entries, ending sessions, then by assured sessions
+ * of VIPs above their share. Within a class the session with the shortest remaining lifetime comes
+ * first. */
 static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u16 vip, __u64 source)
 {
 	const struct share *share = &shares[vip % VIP_IDS];
@@ -610,7 +611,7 @@ static __always_inline __u64 rank(const struct weighed *first, __u64 value, __u1
 		return STAYS;
 	if (bit & EMBRYONIC)
 		return others(first, source) << 32 | left;
-	if (bit & TOLD)
+	if (bit & REPLICATED)
 		return 1ULL << 38 | left;
 	if (bit & AFFINITY)
 		return 1ULL << 39 | left;
@@ -639,7 +640,7 @@ static __always_inline bool begin_going(struct going *going, __u32 table, const 
 	going->first = &at->weighed;
 	going->first->rank = STAYS;
 	going->first->now = entry->now;
-	going->first->may_go = is_affinity(entry->value) ? AFFINITY : EMBRYONIC | TOLD | AFFINITY | ENDING | ASSURED;
+	going->first->may_go = is_affinity(entry->value) ? AFFINITY : EMBRYONIC | REPLICATED | AFFINITY | ENDING | ASSURED;
 	going->first->place = 0;
 	/* Ports have no shares. */
 	going->first->takes = table < TABLE_PORTS && is_short(key->word[2]);

@@ -131,8 +131,8 @@ const fn number_of_state(state: State) -> u64 {
         State::Answered => h::STATE_ANSWERED,
         State::ServerClosed => h::STATE_SERVER_CLOSED,
         State::Affinity => h::STATE_AFFINITY,
-        State::Told => h::STATE_TOLD,
-        State::UdpTold => h::STATE_UDP_TOLD,
+        State::Replicated => h::STATE_REPLICATED,
+        State::UdpReplicated => h::STATE_UDP_REPLICATED,
     }
 }
 

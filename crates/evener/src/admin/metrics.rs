@@ -399,7 +399,13 @@ fn encode_directors(encoder: &mut DescriptorEncoder<'_>, directors: &[DirectorVi
     family.gauge("director_ready", "Whether this director is ready for clients.", |(_, director)| {
         (director.state == "ready").into()
     })?;
-    const KINDS: [&str; 3] = ["file", "release", "changes"];
+    let help = "Sessions that this director has told another one, so that they outlive it.";
+    family.counter("director_sessions_sent", help, |(_, director)| director.sessions_sent)?;
+    let help = "Sessions that another director has told this one.";
+    family.counter("director_sessions_received", help, |(_, director)| director.sessions_received)?;
+    let help = "Times that all sessions had to be told another director anew.";
+    family.counter("director_sessions_restarted", help, |(_, director)| director.sessions_restarted)?;
+    const KINDS: [&str; 4] = ["file", "release", "changes", "addresses"];
     let pairs = things.iter().filter(|(_, one)| !one.own);
     let pairs: Vec<_> = pairs.flat_map(|(address, one)| KINDS.map(|kind| (address, *one, kind))).collect();
     let help = "Whether this director differs from the one that is asked, by what.";

@@ -13,6 +13,7 @@ use evener_core::node::directors::{
     Changes, DirectorEffect, DirectorReport, DirectorSettings, Directors, LABEL,
 };
 use evener_core::node::secret::{Key, Secret};
+use socket2::SockRef;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -20,13 +21,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::executor::Executor;
 use super::hosts::{self, ReceivedDatagram};
-use super::telling::{self, SessionTeller, TURN};
+use super::replication::{self, SessionReplicator, TURN};
 use super::{now_ms, readiness};
 use crate::board::DirectorsState;
 use crate::config::Config;
 use crate::events::DaemonEvent;
 use crate::ready::Record;
-use crate::runtime::{reader, secret};
+use crate::runtime::{reader, receive_buffer, secret};
 use crate::state::FarmState;
 
 /// Label from which, with the farm's text, the farm's fingerprint is derived.
@@ -38,7 +39,7 @@ pub(super) struct DirectorTalk {
     link: Option<DirectorLink>,
     /// Reason why there is no link to other directors.
     obstacle: Option<String>,
-    teller: SessionTeller,
+    replicator: SessionReplicator,
 }
 
 struct DirectorLink {
@@ -60,7 +61,7 @@ struct DirectorLink {
 pub(super) enum DirectorInput {
     Datagram(Vec<u8>),
     Time,
-    /// Sessions may be told.
+    /// Sessions may be replicated.
     Turn,
 }
 
@@ -84,17 +85,17 @@ impl DirectorTalk {
 
     pub(super) fn step(&mut self, input: DirectorInput, executor: &Executor) {
         let Some(link) = &mut self.link else { return };
-        let DirectorEffect { datagrams, events, told } = match input {
+        let DirectorEffect { datagrams, events, replicated } = match input {
             DirectorInput::Datagram(bytes) => link.directors.receive(now_ms(), &bytes),
             DirectorInput::Time => link.directors.tick(now_ms()),
             DirectorInput::Turn => {
-                self.teller.turn(&mut link.directors, executor);
-                let datagrams = link.directors.told_datagrams(now_ms());
+                self.replicator.turn(&mut link.directors, executor);
+                let datagrams = link.directors.replication_datagrams(now_ms());
                 DirectorEffect { datagrams, ..DirectorEffect::default() }
             }
         };
-        if !told.is_empty() {
-            telling::enter(&told, executor);
+        if !replicated.is_empty() {
+            replication::enter(&replicated, executor);
         }
         for (to, datagram) in datagrams {
             let to = SocketAddr::new(to, link.own.port());
@@ -119,7 +120,7 @@ impl DirectorTalk {
                 changes: Some(link.summed.2.clone()),
                 addresses: if link.addresses.len() > 1 { link.addresses.clone() } else { Vec::new() },
                 held: executor.director.held_addresses(),
-                tells: true,
+                replicates: true,
             };
             link.directors.set_own(own.clone());
             let others = link.directors.known().into_iter();
@@ -211,6 +212,8 @@ impl DirectorIdentity {
 
     async fn open(&self, config: &Config, secret: Secret) -> io::Result<DirectorLink> {
         let socket = Arc::new(UdpSocket::bind(self.own).await?);
+        // The bulk of another director's sessions comes in bursts.
+        receive_buffer::widen(&SockRef::from(&socket))?;
         let datagrams = hosts::receiver_of(&socket);
         let settings = self.settings(config, Key(secret.derive(LABEL)));
         Ok(DirectorLink {

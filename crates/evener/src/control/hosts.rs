@@ -21,11 +21,11 @@ use crate::runtime::secret;
 /// Datagram, with its claimed source.
 pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 
-/// Buffer size, larger than any datagram of this protocol.
-const DATAGRAM_BYTES: usize = 1_024;
+/// Buffer size, larger than any datagram between hosts or directors.
+const DATAGRAM_BYTES: usize = 1_500;
 /// Number of datagrams that wait for the control loop. Further datagrams are lost, as on any
 /// network.
-const QUEUE: usize = 256;
+const QUEUE: usize = 1_024;
 /// Socket for datagrams of other hosts.
 pub(super) struct HostSocket {
     pub(super) identity: Identity,

@@ -23,11 +23,11 @@ mod readiness;
 mod reading;
 mod rehandoff;
 mod reload_reply;
+mod replication;
 mod restore;
 mod ring_key;
 mod session_walk;
 mod start;
-mod telling;
 mod totals;
 mod trace_control;
 
@@ -41,7 +41,7 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 use readiness::ReadinessRecord;
-use telling::JoiningState;
+use replication::JoiningState;
 
 use crate::agent::local_server::LocalServer;
 use crate::board::request::ControlRequest;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector, ToldCounts};
+use evener_core::node::directors::{DirectorDifference, DirectorReport, KnownDirector, ReplicationCounts};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::NodeRefusal;
@@ -31,7 +31,7 @@ pub struct DirectorView {
     /// Sessions that this director has told it, and that it has told, since the start.
     pub sessions_sent: u64,
     pub sessions_received: u64,
-    /// Times that all sessions had to be told anew, since the other director had lost or missed some.
+    /// Times that all sessions had to be told anew, since the other director had missed some.
     pub sessions_restarted: u64,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn directors(state: &DirectorsState) -> DirectorsView {
             received_ms: None,
             report: Some(report.clone()),
             trouble: None,
-            told: ToldCounts::default(),
+            replication: ReplicationCounts::default(),
         };
         DirectorView { own: true, ..director(&known, &[], state.at_ms) }
     });
@@ -92,9 +92,9 @@ fn director(known: &KnownDirector, differences: &[DirectorDifference], at_ms: u6
         differences: differences.iter().map(sentence).collect(),
         refused: known.trouble.map(NodeRefusal::from),
         last_seen_seconds: seen,
-        sessions_sent: known.told.sent,
-        sessions_received: known.told.received,
-        sessions_restarted: known.told.restarted,
+        sessions_sent: known.replication.sent,
+        sessions_received: known.replication.received,
+        sessions_restarted: known.replication.restarted,
     }
 }
 

@@ -17,7 +17,7 @@ const CORE: [Room; 8] = [
     ("pool", &["net", "path"]),
     ("dns", &["net", "path", "pool"]),
     ("farm", &["net", "path", "pool", "dns"]),
-    ("node", &["net", "farm"]),
+    ("node", &["net", "path", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
 const PRODUCT: [Room; 21] = [

@@ -226,8 +226,8 @@ fn connections_outlive_directors(pair: &Pair) -> Result<()> {
     };
     let mut visits = open()?;
     wait::until("the second director knows the sessions", || {
-        let told = pair.directors[1].command(&["sessions", "--limit", "1000"])?;
-        Ok(told.lines().filter(|line| line.contains("told")).count() >= CONNECTIONS)
+        let listed = pair.directors[1].command(&["sessions", "--limit", "1000"])?;
+        Ok(listed.lines().filter(|line| line.contains("replicated")).count() >= CONNECTIONS)
     })?;
     pair.directors[0].command(&["drain", "--director"])?;
     pair.wait_for_owners([false, true])?;
@@ -249,7 +249,11 @@ fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
         return Ok(());
     }
     // The default policy chooses by load, so the directors choose differently.
-    connections_outlive_directors(&Pair::start_with(engine, |text| text.replace("policy = \"hash\"\n", ""), |text| text)?)
+    connections_outlive_directors(&Pair::start_with(
+        engine,
+        |text| text.replace("policy = \"hash\"\n", ""),
+        |text| text,
+    )?)
 }
 
 fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {

@@ -26,6 +26,7 @@ on_both_engines! {
     route_follows_readiness_of_director,
     clients_reach_other_director_when_link_is_gone,
     translated_connections_go_by_each_director_with_source_nat,
+    open_connections_go_on_when_one_director_goes,
 }
 
 on_one_engine! {
@@ -34,6 +35,8 @@ on_one_engine! {
     frr_announces_ready_address,
 }
 
+/// Number of connections that must go on.
+const CONNECTIONS: usize = 40;
 /// Number of reloads, restarts and upgrades that BFD must survive.
 const ROUNDS: u32 = 2;
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -359,6 +362,42 @@ fn translated_connections_go_by_each_director_with_source_nat(engine: &str) -> R
     wait::until("clients reach both directors", || {
         front.visit()?;
         Ok(front.connections(0)? > 0 && front.connections(1)? > 0)
+    })
+}
+
+/// Opens connections to both directors, and unplugs one. All must go on.
+fn open_connections_go_on_when_one_director_goes(engine: &str) -> Result<()> {
+    if lacks(&["/usr/sbin/bird"]) {
+        return Ok(());
+    }
+    // The default policy chooses by load, so the directors choose differently.
+    let front = Front::start_with(engine, |text| {
+        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
+    })?;
+    let mut visits = Vec::new();
+    for number in 0..CONNECTIONS {
+        let service = front.farm.service_in(front.families[number % front.families.len()]);
+        let mut visit = Visit::open(front.farm.client(0), service)?;
+        let name = visit.who()?;
+        visits.push((visit, name));
+    }
+    // Each director has its own sessions and those that the other one has told.
+    for director in &front.directors {
+        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
+    }
+    let host = &front.farm.directors()[0];
+    host.ip(&["link set eth0 down".to_owned()])?;
+    front.wait_for_paths([false, true])?;
+    for (visit, name) in &mut visits {
+        let now = visit.who()?;
+        ensure!(now == *name, "{name} became {now}");
+    }
+    host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])?;
+    front.wait_for_paths([true, true])?;
+    visits.iter_mut().try_for_each(|(visit, name)| {
+        let now = visit.who()?;
+        ensure!(now == *name, "after the return {name} became {now}");
+        Ok(())
     })
 }
 

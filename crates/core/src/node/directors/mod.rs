@@ -11,12 +11,12 @@
 //! then [`Directors::set_own`]; [`Directors::tick`] at [`Directors::next_at`];
 //! [`Directors::receive`] for each datagram.
 
+mod replication;
 #[cfg(test)]
 mod tests;
-mod told;
 mod wire;
 
-pub use told::{ToldCounts, ToldPlace, ToldSession};
+pub use replication::{ReplicatedSession, ReplicationCounts, SessionPlace};
 pub use wire::{Changes, DirectorReport, VERSION};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ use super::association::{
 use super::envelope::{Envelope, ReadError, digest};
 use super::secret::Key;
 use super::sending::{SendTimes, pause_ms};
-use told::Streams;
+use replication::Streams;
 
 /// Label for the derivation of the datagrams' key: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener directors";
@@ -57,7 +57,7 @@ pub struct KnownDirector {
     /// Address in the file.
     pub address: IpAddr,
     /// Counters of the sessions that both directors have told.
-    pub told: ToldCounts,
+    pub replication: ReplicationCounts,
     /// True unless the director is silent.
     pub alive: bool,
     /// Time of the last change of `alive`, in milliseconds.
@@ -147,7 +147,7 @@ pub struct DirectorEffect {
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     pub events: Vec<DirectorEvent>,
     /// Sessions that another director has told.
-    pub told: Vec<ToldSession>,
+    pub replicated: Vec<ReplicatedSession>,
 }
 
 #[derive(Clone, Debug)]
@@ -245,7 +245,7 @@ impl Directors {
     /// Applies a datagram from any sender.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DirectorEffect {
         let envelope = match Envelope::read(bytes, &self.settings.key) {
-            Ok(envelope) if ![wire::KIND, told::KIND].contains(&envelope.kind) => {
+            Ok(envelope) if ![wire::KIND, replication::KIND].contains(&envelope.kind) => {
                 return self.refuse(None, Refusal::Malformed);
             }
             Ok(envelope) => envelope,
@@ -268,8 +268,8 @@ impl Directors {
         if envelope.receiver != own {
             return self.refuse(Some(envelope.sender), Refusal::Misdirected);
         }
-        if envelope.kind == told::KIND {
-            return self.receive_told(now_ms, &envelope);
+        if envelope.kind == replication::KIND {
+            return self.receive_replication(now_ms, &envelope);
         }
         let Envelope { sender, numbers, echo, .. } = envelope;
         let message = ReceivedMessage { numbers, echo, handshake: Handshake::Hello };
@@ -349,10 +349,10 @@ impl Directors {
     }
 
     /// Applies a datagram with sessions. The reports decide which incarnations are believed.
-    fn receive_told(&mut self, now_ms: u64, envelope: &Envelope<'_>) -> DirectorEffect {
+    fn receive_replication(&mut self, now_ms: u64, envelope: &Envelope<'_>) -> DirectorEffect {
         let own = self.incarnation;
         let Some(link) = self.links.get_mut(&envelope.sender) else { return DirectorEffect::default() };
-        let is_believed = link.tells()
+        let is_believed = link.replicates()
             && envelope.version == VERSION
             && envelope.echo.incarnation == own
             && link.association.believed() == Some(envelope.numbers.incarnation);
@@ -361,42 +361,47 @@ impl Directors {
         }
         link.streams.follow(envelope.numbers.incarnation);
         match link.streams.receive(now_ms, envelope.numbers.sequence, envelope.body) {
-            Ok(told) => DirectorEffect { told, ..DirectorEffect::default() },
+            Ok(replicated) => DirectorEffect { replicated, ..DirectorEffect::default() },
             Err(_) => self.refuse(Some(envelope.sender), Refusal::Malformed),
         }
     }
 
+    /// True if sessions are exchanged with any director.
+    pub fn has_listeners(&self) -> bool {
+        self.links.values().any(DirectorLink::replicates)
+    }
+
     /// Tells all other directors of a session.
-    pub fn tell(&mut self, session: &ToldSession) {
-        let links = self.links.values_mut().filter(|link| link.tells());
-        links.for_each(|link| link.streams.tell(session));
+    pub fn replicate(&mut self, session: &ReplicatedSession) {
+        let links = self.links.values_mut().filter(|link| link.replicates());
+        links.for_each(|link| link.streams.replicate(session));
     }
 
     /// Returns the directors whose bulk has room for sessions, with the next bucket of each.
     pub fn bulks(&self) -> Vec<(IpAddr, usize)> {
-        let links = self.links.values().filter(|link| link.tells());
+        let links = self.links.values().filter(|link| link.replicates());
         links.filter_map(|link| Some((link.address, link.streams.bulk_from()?))).collect()
     }
 
     /// Tells a director the sessions of its bulk up to a bucket. `next` is `None` at the end.
-    pub fn tell_bulk(&mut self, to: IpAddr, sessions: &[ToldSession], next: Option<usize>) {
+    pub fn replicate_bulk(&mut self, to: IpAddr, sessions: &[ReplicatedSession], next: Option<usize>) {
         if let Some(link) = self.links.get_mut(&name_of(to)) {
-            sessions.iter().for_each(|session| link.streams.tell(session));
+            sessions.iter().for_each(|session| link.streams.replicate(session));
             link.streams.bulk_to(next);
         }
     }
 
     /// Returns the datagrams with sessions that are due. Call it every few dozen milliseconds.
-    pub fn told_datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
+    pub fn replication_datagrams(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         let (sender, incarnation) = (name_of(self.settings.own), self.incarnation);
         let mut datagrams = Vec::new();
-        for (receiver, link) in self.links.iter_mut().filter(|(_, link)| link.tells()) {
+        for (receiver, link) in self.links.iter_mut().filter(|(_, link)| link.replicates()) {
             let Some(theirs) = link.association.believed() else { continue };
             link.streams.follow(theirs);
             for body in link.streams.bodies(now_ms) {
                 let envelope = Envelope {
                     version: VERSION,
-                    kind: told::KIND,
+                    kind: replication::KIND,
                     sender,
                     receiver: *receiver,
                     numbers: Numbers { incarnation, sequence: link.streams.next_sequence() },
@@ -410,13 +415,13 @@ impl Directors {
     }
 
     /// Returns the directors that have not told all of their sessions yet, or are silent.
-    pub fn untold(&self) -> Vec<IpAddr> {
-        let is_untold = |link: &&DirectorLink| match link.tells() {
-            true => !link.streams.is_told(),
+    pub fn incomplete(&self) -> Vec<IpAddr> {
+        let is_incomplete = |link: &&DirectorLink| match link.replicates() {
+            true => !link.streams.is_complete(),
             // A director of another release tells nothing.
             false => !link.association.is_alive(),
         };
-        self.links.values().filter(is_untold).map(|link| link.address).collect()
+        self.links.values().filter(is_incomplete).map(|link| link.address).collect()
     }
 
     /// Returns the other directors, sorted by address. If a director has reported several addresses
@@ -503,8 +508,8 @@ impl Directors {
 
 impl DirectorLink {
     /// True if sessions are exchanged with the director.
-    fn tells(&self) -> bool {
-        self.association.is_alive() && self.report.as_ref().is_some_and(|report| report.tells)
+    fn replicates(&self) -> bool {
+        self.association.is_alive() && self.report.as_ref().is_some_and(|report| report.replicates)
     }
 
     fn believe(&mut self, envelope: &Envelope<'_>) -> Option<DirectorEvent> {
@@ -527,7 +532,7 @@ impl DirectorLink {
     fn known(&self) -> KnownDirector {
         KnownDirector {
             address: self.address,
-            told: self.streams.counts,
+            replication: self.streams.counts,
             alive: self.association.is_alive(),
             since_ms: self.since_ms,
             received_ms: self.association.received_ms(),

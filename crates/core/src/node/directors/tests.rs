@@ -24,7 +24,7 @@ fn report(fingerprint: u64) -> DirectorReport {
         changes: Some(Changes::default()),
         addresses: Vec::new(),
         held: Vec::new(),
-        tells: true,
+        replicates: true,
     }
 }
 

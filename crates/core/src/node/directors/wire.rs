@@ -27,7 +27,7 @@ const CHANGES_DIGEST: u8 = 4;
 const CHANGES: u8 = 5;
 const ADDRESSES: u8 = 6;
 const HELD: u8 = 7;
-const TELLS: u8 = 8;
+const REPLICATES: u8 = 8;
 /// Maximum number of addresses in an item.
 const ADDRESSES_MAX: usize = 8;
 
@@ -47,7 +47,7 @@ pub struct DirectorReport {
     /// Service addresses that another program, such as keepalived, has given to the director.
     pub held: Vec<IpAddr>,
     /// True if the director exchanges sessions.
-    pub tells: bool,
+    pub replicates: bool,
 }
 
 /// Values that operators have set.
@@ -84,8 +84,8 @@ impl DirectorReport {
             item(CHANGES_DIGEST, &digest.to_be_bytes());
             item(CHANGES, whole_lines(lines).as_bytes());
         }
-        if self.tells {
-            item(TELLS, &[]);
+        if self.replicates {
+            item(REPLICATES, &[]);
         }
         for (kind, addresses) in [(ADDRESSES, &self.addresses), (HELD, &self.held)] {
             if !addresses.is_empty() {
@@ -123,7 +123,7 @@ impl DirectorReport {
                 CHANGES => lines = text(bytes)?.lines().map(ToOwned::to_owned).collect(),
                 ADDRESSES => report.addresses = addresses(bytes)?,
                 HELD => report.held = addresses(bytes)?,
-                TELLS => report.tells = true,
+                REPLICATES => report.replicates = true,
                 _ => {}
             }
         }
@@ -184,14 +184,20 @@ mod tests {
             changes: Some(Changes { digest: 9, lines: vec!["web/web1: state = \"drain\"".to_owned()] }),
             addresses: vec![[192, 0, 2, 2].into(), Ipv6Addr::LOCALHOST.into()],
             held: vec![[192, 0, 2, 100].into()],
-            tells: true,
+            replicates: true,
         }
     }
 
     #[test]
     fn items_have_the_documented_layout() {
-        let body =
-            DirectorReport { changes: None, addresses: Vec::new(), held: Vec::new(), tells: false, ..sample() }.write();
+        let body = DirectorReport {
+            changes: None,
+            addresses: Vec::new(),
+            held: Vec::new(),
+            replicates: false,
+            ..sample()
+        }
+        .write();
         assert_eq!(body[..11], [1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(body[11..19], *b"\x02\x00\x050.2.0");
         assert_eq!(body[19..], *b"\x03\x00\x10\x00no server works");

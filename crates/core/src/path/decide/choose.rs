@@ -139,14 +139,14 @@ impl Decide<'_, '_> {
                 | State::UdpNew
                 | State::UdpAnswered
                 | State::Udp
-                | State::UdpTold => !server.up,
+                | State::UdpReplicated => !server.up,
                 State::HalfClosed | State::ServerClosed => {
                     flow.vip.stateless || !server.up || server.weight == 0
                 }
                 State::Free
                 | State::Claimed
                 | State::Established
-                | State::Told
+                | State::Replicated
                 | State::Closing
                 | State::Affinity => false,
             }

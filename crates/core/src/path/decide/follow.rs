@@ -140,11 +140,11 @@ fn update_by_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<S
             true => ended(true),
             false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
-        State::Told if has(TCP_SYN) => None,
-        State::Established | State::Told if has(TCP_FIN | TCP_RST) => ended(is_near),
+        State::Replicated if has(TCP_SYN) => None,
+        State::Established | State::Replicated if has(TCP_FIN | TCP_RST) => ended(is_near),
         // The mark is as old as what the other director has told.
-        State::Told => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
-        State::UdpTold => to(State::Udp),
+        State::Replicated => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
+        State::UdpReplicated => to(State::Udp),
         // An attacker's sequence number must not make the attacker's FIN or RST plausible later.
         State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
@@ -190,7 +190,7 @@ fn update_by_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
         _ if has(TCP_RST) => to(State::Closing),
         State::HalfClosed if has(TCP_FIN) => to(State::Closing),
         State::HalfClosed => Some(SessionUpdate { state, mark, lasts: true }),
-        State::Established | State::Told if has(TCP_FIN) => to(State::ServerClosed),
+        State::Established | State::Replicated if has(TCP_FIN) => to(State::ServerClosed),
         same => to(same),
     }
 }

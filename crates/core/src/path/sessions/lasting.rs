@@ -15,7 +15,7 @@ const STAGE: u32 = 0b11;
 /// The last visit found the session established.
 const SEEN: u32 = 1;
 /// The session was told.
-const TOLD: u32 = 2;
+const REPLICATED: u32 = 2;
 
 /// What happened to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct LastingSessions {
 
 impl LastingSessions {
     /// Visits the sessions of these buckets, which are numbered as in [`Sessions::sweep`]. With
-    /// `refresh`, sessions that were told are told again. `tell` returns false if a session can't
+    /// `refresh`, sessions that were told are told again. `emit` returns false if a session can't
     /// be told now; it is tried again at the next visit.
     pub fn visit(
         &mut self,
@@ -43,13 +43,13 @@ impl LastingSessions {
         range: Range<usize>,
         (now, seed): (u32, Seed),
         refresh: bool,
-        mut tell: impl FnMut(Session, Lasting) -> bool,
+        mut emit: impl FnMut(Session, Lasting) -> bool,
     ) {
         let four = sessions.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
         let [words4, words6] = &mut self.words;
         let mut at_slot = |word: &mut u32, key: SessionKey, value: Value| {
-            step(word, Session { key, value }, seed, refresh, &mut tell);
+            step(word, Session { key, value }, seed, refresh, &mut emit);
         };
         visit(&sessions.four, range.start..range.end.min(four), words4, now, |word, key, value| {
             at_slot(word, SessionKey::of_word(key), value);
@@ -75,12 +75,13 @@ fn visit<const N: usize>(
     for (bucket, words) in buckets.take(end).skip(range.start) {
         for (slot, word) in bucket.0.iter().zip(words) {
             let value = slot.value();
-            let is_told_of = value.is_live(now) && (value.state().is_assured() || value.state().is_ending());
-            if !is_told_of {
+            let may_be_replicated =
+                value.is_live(now) && (value.state().is_assured() || value.state().is_ending());
+            if !may_be_replicated {
                 *word = 0;
                 continue;
             }
-            if value.state().is_ending() && *word & STAGE != TOLD {
+            if value.state().is_ending() && *word & STAGE != REPLICATED {
                 continue;
             }
             let (key, value) = slot.read();
@@ -94,21 +95,21 @@ fn step(
     session: Session,
     seed: Seed,
     refresh: bool,
-    tell: &mut impl FnMut(Session, Lasting) -> bool,
+    emit: &mut impl FnMut(Session, Lasting) -> bool,
 ) {
     let state = session.value.state();
     let hash = (session.key.hash(seed).0 >> 32) as u32 ^ u32::from(session.value.server()).rotate_right(8);
     let (hash, is_same) = (hash & !STAGE, *word & !STAGE == hash & !STAGE);
     let was = if is_same { *word & STAGE } else { 0 };
     if state.is_ending() {
-        if was == TOLD && session.value.has_ended() && tell(session, Lasting::Ended) {
+        if was == REPLICATED && session.value.has_ended() && emit(session, Lasting::Ended) {
             *word = 0;
         }
         return;
     }
-    let tells = was == SEEN || (was == TOLD && refresh);
-    let stage = match tells && tell(session, Lasting::Lives) {
-        true => TOLD,
+    let emits = was == SEEN || (was == REPLICATED && refresh);
+    let stage = match emits && emit(session, Lasting::Lives) {
+        true => REPLICATED,
         false => was.max(SEEN),
     };
     *word = hash | stage;
@@ -131,12 +132,12 @@ mod tests {
         let sessions = Sessions::new(&buckets, &[], Counted::NOTHING);
         let mut lasting = LastingSessions::default();
         let mut visit = |now: u32, refresh: bool, may: bool| {
-            let mut told = Vec::new();
+            let mut seen = Vec::new();
             lasting.visit(&sessions, 0..sessions.buckets(), (now, SEED), refresh, |session, what| {
-                told.push((session.key.port, what));
+                seen.push((session.key.port, what));
                 may
             });
-            told
+            seen
         };
         let insert = |port: u16, state: State| {
             let key = key(port);
@@ -148,7 +149,7 @@ mod tests {
         };
         insert(1, State::Established);
         insert(2, State::New);
-        insert(3, State::Told);
+        insert(3, State::Replicated);
         assert_eq!(visit(1, false, true), []);
         to(2, State::Established);
         assert_eq!(visit(2, false, false), [(1, Lasting::Lives)]);

@@ -28,7 +28,7 @@
 //!
 //! - an embryonic session, of the source (IPv4 /24, IPv6 /56) with most embryonic sessions in these
 //!   buckets, the earliest expiry first;
-//! - a session that only another director has seen ([`State::Told`]);
+//! - a session that only another director has seen ([`State::Replicated`]);
 //! - an affinity entry ([`crate::path::affinity`]);
 //! - a session that is closed or half-closed;
 //! - an assured session whose VIP exceeds its share, if the VIP of the new session has less than

@@ -200,7 +200,7 @@ impl<'a, const N: usize> Table<'a, N> {
             self.fill(slot, key, value);
             return Ok(number);
         }
-        if value.state().class() == Some(Class::Told) {
+        if value.state().class() == Some(Class::Replicated) {
             return Err(Full);
         }
         // Another CPU may win the slot, so the eviction is tried again.

@@ -29,9 +29,9 @@ pub enum State {
     /// As [`State::New`], but the server's SYN-ACK was seen.
     Answered = 10,
     /// TCP connection that another director has told of, and of which no packet was seen here.
-    Told = 11,
-    /// As [`State::Told`], for a UDP flow.
-    UdpTold = 13,
+    Replicated = 11,
+    /// As [`State::Replicated`], for a UDP flow.
+    UdpReplicated = 13,
     /// As [`State::UdpNew`], but a packet of the server was seen.
     UdpAnswered = 14,
     /// The server has sent FIN, and the client has not.
@@ -44,7 +44,7 @@ pub enum Class {
     /// Only first packets were seen, which an attacker can send with a forged source address.
     Embryonic,
     /// Only another director has seen packets.
-    Told,
+    Replicated,
     /// Affinity entry, not a session.
     Affinity,
     /// The session is closed or half-closed.
@@ -65,8 +65,8 @@ impl State {
         State::HalfClosed,
         State::ServerClosed,
         State::Closing,
-        State::Told,
-        State::UdpTold,
+        State::Replicated,
+        State::UdpReplicated,
     ];
 
     /// Returns the eviction class of a state. `None` for slots without a session.
@@ -74,7 +74,7 @@ impl State {
         match self {
             State::Free | State::Claimed => None,
             State::New | State::Answered | State::UdpNew | State::UdpAnswered => Some(Class::Embryonic),
-            State::Told | State::UdpTold => Some(Class::Told),
+            State::Replicated | State::UdpReplicated => Some(Class::Replicated),
             State::Affinity => Some(Class::Affinity),
             State::Closing | State::HalfClosed | State::ServerClosed => Some(Class::Ending),
             State::Established | State::Udp => Some(Class::Assured),
@@ -101,9 +101,9 @@ impl State {
         match self {
             State::Free | State::Claimed | State::Affinity => 0,
             State::New | State::Answered => idle.syn,
-            State::Established | State::Told => idle.tcp,
+            State::Established | State::Replicated => idle.tcp,
             State::Closing => idle.closing,
-            State::Udp | State::UdpTold => idle.udp,
+            State::Udp | State::UdpReplicated => idle.udp,
             State::UdpNew | State::UdpAnswered => idle.udp_new,
             State::HalfClosed | State::ServerClosed => idle.half_closed,
         }
@@ -135,7 +135,7 @@ impl State {
             State::Established => "established",
             State::HalfClosed => "half-closed",
             State::Affinity => "affinity",
-            State::Told | State::UdpTold => "told",
+            State::Replicated | State::UdpReplicated => "replicated",
             State::ServerClosed => "server-closed",
             State::Closing => "closing",
             State::Udp => "udp",
@@ -155,8 +155,8 @@ impl State {
             7 => State::HalfClosed,
             8 => State::Affinity,
             10 => State::Answered,
-            11 => State::Told,
-            13 => State::UdpTold,
+            11 => State::Replicated,
+            13 => State::UdpReplicated,
             14 => State::UdpAnswered,
             15 => State::ServerClosed,
             _ => State::Free,

@@ -43,7 +43,7 @@ const ENDED6: u8 = 5;
 
 /// Service address and server of a session, by names that all directors know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ToldPlace {
+pub struct SessionPlace {
     pub vip: VipKey,
     /// Digest of the service's and server's names: [`crate::farm::plan::identity`].
     pub server: u64,
@@ -51,11 +51,11 @@ pub struct ToldPlace {
 
 /// A session that has lasted, or has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldSession {
+pub struct ReplicatedSession {
     pub what: Lasting,
     pub client: IpAddr,
     pub port: u16,
-    pub place: ToldPlace,
+    pub place: SessionPlace,
     /// Mark of the session's value.
     pub mark: u16,
 }
@@ -70,7 +70,7 @@ enum Bulk {
 
 /// Counters of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct ToldCounts {
+pub struct ReplicationCounts {
     /// Sessions that were sent to the director.
     pub sent: u64,
     /// Sessions that came from the director.
@@ -96,7 +96,7 @@ pub(super) struct Streams {
     sent: usize,
     /// Items of the batch that is being filled.
     filling: Vec<u8>,
-    places: BTreeMap<ToldPlace, u16>,
+    places: BTreeMap<SessionPlace, u16>,
     bulk: Bulk,
     progress_ms: u64,
     /// Number of the last datagram that was sent, and of the last one that was received.
@@ -105,11 +105,11 @@ pub(super) struct Streams {
     theirs: u64,
     /// Number of the director's stream, and of the batch that is expected next.
     expected: (u32, u32),
-    their_places: Vec<ToldPlace>,
+    their_places: Vec<SessionPlace>,
     /// True if the director's bulk is complete.
-    is_told: bool,
+    is_complete: bool,
     owes_answer: bool,
-    pub(super) counts: ToldCounts,
+    pub(super) counts: ReplicationCounts,
 }
 
 #[derive(Clone, Debug)]
@@ -134,9 +134,9 @@ impl Default for Streams {
             theirs: 0,
             expected: (0, 1),
             their_places: Vec::new(),
-            is_told: false,
+            is_complete: false,
             owes_answer: false,
-            counts: ToldCounts::default(),
+            counts: ReplicationCounts::default(),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Streams {
     pub(super) fn follow(&mut self, theirs: u64) {
         if self.theirs != theirs {
             let is_first = self.theirs == 0;
-            (self.theirs, self.expected, self.is_told) = (theirs, (0, 1), false);
+            (self.theirs, self.expected, self.is_complete) = (theirs, (0, 1), false);
             self.sequences.1 = 0;
             self.their_places.clear();
             if !is_first {
@@ -167,8 +167,8 @@ impl Streams {
         }
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     /// Returns the next bucket of the bulk if there is room for its sessions.
@@ -189,7 +189,7 @@ impl Streams {
 
     /// Adds a session to the stream. If the stream is full, the bulk begins anew once there is
     /// room, which includes the session.
-    pub(super) fn tell(&mut self, session: &ToldSession) {
+    pub(super) fn replicate(&mut self, session: &ReplicatedSession) {
         if self.waiting.len() >= WINDOW {
             self.counts.unsent += 1;
             if self.bulk == Bulk::Complete && session.what == Lasting::Lives {
@@ -220,7 +220,7 @@ impl Streams {
 
     /// Returns the number of a place, and defines it if it is new in the stream. `None` if there
     /// are no more numbers.
-    fn place(&mut self, place: ToldPlace) -> Option<u16> {
+    fn place(&mut self, place: SessionPlace) -> Option<u16> {
         if let Some(number) = self.places.get(&place) {
             return Some(*number);
         }
@@ -290,7 +290,7 @@ impl Streams {
         now_ms: u64,
         sequence: u64,
         body: &[u8],
-    ) -> Result<Vec<ToldSession>, ReadError> {
+    ) -> Result<Vec<ReplicatedSession>, ReadError> {
         if sequence <= self.sequences.1 {
             return Ok(Vec::new());
         }
@@ -304,7 +304,7 @@ impl Streams {
         }
         self.owes_answer = true;
         if stream > self.expected.0 {
-            (self.expected, self.is_told) = ((stream, 1), false);
+            (self.expected, self.is_complete) = ((stream, 1), false);
             self.their_places.clear();
         }
         if (stream, batch) != self.expected {
@@ -315,7 +315,7 @@ impl Streams {
         self.their_places = places;
         let sessions = sessions?;
         self.expected.1 += 1;
-        self.is_told |= head[0] & COMPLETE != 0;
+        self.is_complete |= head[0] & COMPLETE != 0;
         self.counts.received += sessions.len() as u64;
         Ok(sessions)
     }
@@ -341,7 +341,7 @@ impl Streams {
 }
 
 /// Reads items. Sessions of unknown places are left out.
-fn read_items(mut items: &[u8], places: &mut Vec<ToldPlace>) -> Result<Vec<ToldSession>, ReadError> {
+fn read_items(mut items: &[u8], places: &mut Vec<SessionPlace>) -> Result<Vec<ReplicatedSession>, ReadError> {
     let mut sessions = Vec::new();
     while let Some((kind, rest)) = items.split_first() {
         items = match *kind {
@@ -370,14 +370,19 @@ fn read_items(mut items: &[u8], places: &mut Vec<ToldPlace>) -> Result<Vec<ToldS
     Ok(sessions)
 }
 
-fn session(has_ended: bool, client: IpAddr, numbers: &[u8; 6], places: &[ToldPlace]) -> Option<ToldSession> {
+fn session(
+    has_ended: bool,
+    client: IpAddr,
+    numbers: &[u8; 6],
+    places: &[SessionPlace],
+) -> Option<ReplicatedSession> {
     let [port, place, mark] = [0, 2, 4].map(|at| u16::from_be_bytes([numbers[at], numbers[at + 1]]));
     let what = if has_ended { Lasting::Ended } else { Lasting::Lives };
     let mark = mark & ((1 << Value::MARK_BITS) - 1);
-    Some(ToldSession { what, client, port, place: *places.get(usize::from(place))?, mark })
+    Some(ReplicatedSession { what, client, port, place: *places.get(usize::from(place))?, mark })
 }
 
-fn place(bytes: &[u8; 27]) -> Result<ToldPlace, ReadError> {
+fn place(bytes: &[u8; 27]) -> Result<SessionPlace, ReadError> {
     let (address, rest) = bytes.split_first_chunk::<16>().ok_or(ReadError::Malformed)?;
     let (port, rest) = rest.split_first_chunk::<2>().ok_or(ReadError::Malformed)?;
     let (protocol, server) = rest.split_first().ok_or(ReadError::Malformed)?;
@@ -385,7 +390,7 @@ fn place(bytes: &[u8; 27]) -> Result<ToldPlace, ReadError> {
     let address = Ipv6Addr::from(*address).to_canonical();
     let server = u64::from_be_bytes(server.try_into().map_err(|_| ReadError::Malformed)?);
     let protocol = protocol.ok_or(ReadError::Malformed)?;
-    Ok(ToldPlace { vip: VipKey { address, port: u16::from_be_bytes(*port), protocol }, server })
+    Ok(SessionPlace { vip: VipKey { address, port: u16::from_be_bytes(*port), protocol }, server })
 }
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -401,7 +406,7 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn session(port: u16) -> ToldSession {
+    fn session(port: u16) -> ReplicatedSession {
         let vip = VipKey { address: [192, 0, 2, 100].into(), port: 80, protocol: Protocol::Tcp };
         let client = if port.is_multiple_of(3) {
             Ipv6Addr::from(u128::from(port)).into()
@@ -409,11 +414,22 @@ mod tests {
             Ipv4Addr::from(u32::from(port) + (203 << 24)).into()
         };
         let what = if port.is_multiple_of(7) { Lasting::Ended } else { Lasting::Lives };
-        ToldSession { what, client, port, place: ToldPlace { vip, server: u64::from(port % 5) }, mark: port & 0xfff }
+        ReplicatedSession {
+            what,
+            client,
+            port,
+            place: SessionPlace { vip, server: u64::from(port % 5) },
+            mark: port & 0xfff,
+        }
     }
 
     /// Sends what is due, and returns what the other side has read.
-    fn send(now_ms: u64, from: &mut Streams, to: &mut Streams, mut keep: impl FnMut() -> bool) -> Vec<ToldSession> {
+    fn send(
+        now_ms: u64,
+        from: &mut Streams,
+        to: &mut Streams,
+        mut keep: impl FnMut() -> bool,
+    ) -> Vec<ReplicatedSession> {
         let bodies = from.bodies(now_ms);
         let sent = bodies.into_iter().map(|body| (from.next_sequence(), body));
         let kept: Vec<_> = sent.filter(|_| keep()).collect();
@@ -426,32 +442,32 @@ mod tests {
         from: &mut Streams,
         to: &mut Streams,
         mut keep: impl FnMut() -> bool,
-    ) -> Vec<ToldSession> {
-        let mut told = Vec::new();
+    ) -> Vec<ReplicatedSession> {
+        let mut read = Vec::new();
         for _ in 0..2_000 {
             *now_ms += 20;
-            told.extend(send(*now_ms, from, to, &mut keep));
+            read.extend(send(*now_ms, from, to, &mut keep));
             assert_eq!(send(*now_ms, to, from, &mut keep), []);
             if from.waiting.is_empty() && from.filling.is_empty() {
                 break;
             }
         }
-        told
+        read
     }
 
     #[test]
     fn sessions_arrive_once_and_in_order_over_a_lossy_network() {
         let (mut from, mut to) = (Streams::default(), Streams::default());
         let (mut now_ms, mut number) = (0, 0u32);
-        let sent: Vec<ToldSession> = (1..2_000).map(session).collect();
-        sent.iter().for_each(|one| from.tell(one));
+        let sent: Vec<ReplicatedSession> = (1..2_000).map(session).collect();
+        sent.iter().for_each(|one| from.replicate(one));
         from.bulk_to(None);
-        let told = settle(&mut now_ms, &mut from, &mut to, || {
+        let read = settle(&mut now_ms, &mut from, &mut to, || {
             number = number.wrapping_mul(1_103_515_245).wrapping_add(12_345);
             !(number >> 16).is_multiple_of(3)
         });
-        assert!(told == sent, "{} of {}", told.len(), sent.len());
-        assert!(to.is_told() && from.waiting.is_empty());
+        assert!(read == sent, "{} of {}", read.len(), sent.len());
+        assert!(to.is_complete() && from.waiting.is_empty());
         assert!(from.counts.repeated > 0 && from.counts.restarted == 0);
     }
 
@@ -459,7 +475,7 @@ mod tests {
     fn full_stream_is_bounded_and_its_bulk_begins_anew() {
         let mut from = Streams::default();
         from.bulk_to(None);
-        (0..200_000u32).for_each(|number| from.tell(&session((number % 60_000) as u16)));
+        (0..200_000u32).for_each(|number| from.replicate(&session((number % 60_000) as u16)));
         assert_eq!(from.waiting.len(), WINDOW);
         assert!(from.counts.unsent > 100_000);
         assert_eq!((from.bulk, from.bulk_from()), (Bulk::From(0), None));
@@ -472,13 +488,13 @@ mod tests {
     fn director_that_has_lost_the_stream_gets_another_one() {
         let (mut from, mut to) = (Streams::default(), Streams::default());
         let mut now_ms = 0;
-        (1..300).for_each(|port| from.tell(&session(port)));
+        (1..300).for_each(|port| from.replicate(&session(port)));
         settle(&mut now_ms, &mut from, &mut to, || true);
         // The receiver's state is gone, but the sender does not know that it has started anew.
         let mut to = Streams::default();
-        from.tell(&session(300));
-        let told = send(1_000_000, &mut from, &mut to, || true);
-        assert_eq!(told, []);
+        from.replicate(&session(300));
+        let read = send(1_000_000, &mut from, &mut to, || true);
+        assert_eq!(read, []);
         // The receiver's numbers begin anew, too.
         from.sequences.1 = 0;
         send(1_000_000, &mut to, &mut from, || true);
@@ -486,23 +502,23 @@ mod tests {
         from.follow(5);
         from.follow(6);
         assert_eq!((from.counts.restarted, from.bulk), (2, Bulk::From(0)));
-        (1..310).for_each(|port| from.tell(&session(port)));
+        (1..310).for_each(|port| from.replicate(&session(port)));
         assert_eq!(settle(&mut now_ms, &mut from, &mut to, || true).len(), 309);
     }
 
     #[test]
     fn batch_of_an_earlier_stream_and_replays_are_ignored() {
         let (mut from, mut to) = (Streams::default(), Streams::default());
-        from.tell(&session(1));
+        from.replicate(&session(1));
         let old = from.bodies(0);
         from.restart();
-        from.tell(&session(2));
+        from.replicate(&session(2));
         let new = from.bodies(0);
         assert_eq!(to.receive(0, 2, &new[0]), Ok(vec![session(2)]));
         assert_eq!(to.receive(0, 1, &old[0]), Ok(vec![]), "overtaken");
         assert_eq!(to.receive(0, 2, &new[0]), Ok(vec![]), "replayed");
         assert_eq!(to.receive(0, 3, &old[0]), Ok(vec![]), "of an earlier stream");
-        from.tell(&session(4));
+        from.replicate(&session(4));
         let next = from.bodies(0);
         assert_eq!(to.receive(0, 4, &next[0]), Ok(vec![session(4)]));
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evener_core::farm::plan::Plan;
 use evener_core::net::Protocol;
-use evener_core::node::directors::{Directors, ToldPlace, ToldSession};
+use evener_core::node::directors::{Directors, ReplicatedSession, SessionPlace};
 use evener_core::path::sessions::{Lasting, LastingSessions, Session, SessionKey, State, Value};
 use evener_core::path::tables::{Forwarding, NO_SERVER, Tables};
 
@@ -16,53 +16,56 @@ use super::executor::Executor;
 use super::now_ms;
 
 /// Time between two turns.
-pub(super) const TURN: Duration = Duration::from_millis(50);
+pub(super) const TURN: Duration = Duration::from_millis(20);
 /// Number of turns in which all sessions are visited.
-const TURNS: usize = 10;
+const TURNS: usize = 25;
 /// Maximum number of sessions that are told in a turn, and of one network of clients: IPv4 /24,
 /// IPv6 /56. The rest waits for the next visit.
-const TOLD_MAX: u32 = 2_000;
-const TOLD_BY_SOURCE_MAX: u16 = 200;
+const REPLICATED_MAX: u32 = 800;
+const REPLICATED_BY_SOURCE_MAX: u16 = 80;
 /// Number of counters of networks.
 const SOURCES: usize = 1 << 12;
 /// Number of passes after which told sessions are told again: five minutes, a third of the default
 /// idle time of connections.
 const REFRESH_PASSES: usize = 600;
-/// Maximum number of buckets of a bulk that are read at once.
+/// Number of buckets of a bulk that are read at once, and maximum number of such reads in a turn.
 const BULK_BUCKETS: usize = 256;
+const BULK_READS: usize = 6;
 
 /// Finds the sessions to tell.
 #[derive(Default)]
-pub(super) struct SessionTeller {
+pub(super) struct SessionReplicator {
     lasting: LastingSessions,
     /// Next bucket to visit.
     next: usize,
     /// Number of the pass, modulo [`REFRESH_PASSES`].
     pass: usize,
-    told_by_source: Vec<u16>,
+    replicated_by_source: Vec<u16>,
 }
 
-impl SessionTeller {
+impl SessionReplicator {
     /// Visits the next part of the sessions, and tells those that have lasted or ended. Fills bulks
     /// that have room.
     pub(super) fn turn(&mut self, directors: &mut Directors, executor: &Executor) {
-        let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else { return };
+        let (tables, memory) = (executor.engine.tables(), executor.engine.plane.memory());
+        let Some(tables) = tables.filter(|_| directors.has_listeners()) else { return };
         let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
         let buckets = sessions.buckets();
         let Range { start, end } = self.next.min(buckets)..(self.next + buckets.div_ceil(TURNS)).min(buckets);
         // A part of the table is refreshed in each pass.
         let refreshed = self.pass * buckets / REFRESH_PASSES..(self.pass + 1) * buckets / REFRESH_PASSES;
-        self.told_by_source.clear();
-        self.told_by_source.resize(SOURCES, 0);
-        let (mut told, by_source) = (0, &mut self.told_by_source);
+        self.replicated_by_source.clear();
+        self.replicated_by_source.resize(SOURCES, 0);
+        let (mut count_all, by_source) = (0, &mut self.replicated_by_source);
         for range in parts(start..end, refreshed) {
             self.lasting.visit(sessions, range.0, (now, memory.seed), range.1, |session, what| {
                 let Some(place) = place_of(tables, &session) else { return true };
                 let source = by_source.get_mut(source_of(session.key.client));
-                let source = source.filter(|count| **count < TOLD_BY_SOURCE_MAX && told < TOLD_MAX);
+                let source =
+                    source.filter(|count| **count < REPLICATED_BY_SOURCE_MAX && count_all < REPLICATED_MAX);
                 let Some(count) = source else { return false };
-                (*count, told) = (*count + 1, told + 1);
-                directors.tell(&of(&session, what, place));
+                (*count, count_all) = (*count + 1, count_all + 1);
+                directors.replicate(&of(&session, what, place));
                 true
             });
         }
@@ -70,7 +73,8 @@ impl SessionTeller {
         if self.next == 0 {
             self.pass = (self.pass + 1) % REFRESH_PASSES;
         }
-        for (to, from) in directors.bulks() {
+        let mut reads = 0..BULK_READS;
+        while let Some((to, from)) = reads.next().and_then(|_| directors.bulks().first().copied()) {
             let end = (from + BULK_BUCKETS).min(buckets);
             let mut sessions_of_bulk = Vec::new();
             sessions.visit(from..end, now, |session| {
@@ -80,7 +84,7 @@ impl SessionTeller {
                     sessions_of_bulk.push(of(&session, Lasting::Lives, place));
                 }
             });
-            directors.tell_bulk(to, &sessions_of_bulk, (end < buckets).then_some(end));
+            directors.replicate_bulk(to, &sessions_of_bulk, (end < buckets).then_some(end));
         }
     }
 }
@@ -92,9 +96,9 @@ fn parts(all: Range<usize>, refreshed: Range<usize>) -> [(Range<usize>, bool); 3
     [(all.start..from, false), (from..to, true), (to..all.end, false)]
 }
 
-fn of(session: &Session, what: Lasting, place: ToldPlace) -> ToldSession {
+fn of(session: &Session, what: Lasting, place: SessionPlace) -> ReplicatedSession {
     let SessionKey { client, port, .. } = session.key;
-    ToldSession { what, client, port, place, mark: session.value.mark() }
+    ReplicatedSession { what, client, port, place, mark: session.value.mark() }
 }
 
 fn source_of(client: IpAddr) -> usize {
@@ -108,29 +112,30 @@ fn source_of(client: IpAddr) -> usize {
 /// Returns the place of a session by names that all directors know. `None` if the session can't
 /// move to another director: its replies come to a port of this one, or a connection is being read
 /// or moved here. Hosts of an every-host farm know each other's sessions otherwise.
-fn place_of(tables: &Tables, session: &Session) -> Option<ToldPlace> {
+fn place_of(tables: &Tables, session: &Session) -> Option<SessionPlace> {
     let (key, vip) = tables.vip_by_id(session.key.vip)?;
     let server = tables.servers.get(&session.value.server())?;
     let is_bound = matches!(server.forwarding, Forwarding::Nat { source_nat: true, .. });
     let can_move = vip.own == NO_SERVER && !is_bound && !server.is_down() && !server.is_punt();
-    can_move.then_some(ToldPlace { vip: *key, server: server.identity })
+    can_move.then_some(SessionPlace { vip: *key, server: server.identity })
 }
 
 /// Enters the sessions that another director has told.
-pub(super) fn enter(told: &[ToldSession], executor: &Executor) {
+pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) {
     let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else { return };
     let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
     let plan = executor.director.plan();
-    let slots: BTreeMap<u64, u16> = tables.servers.iter().map(|(slot, server)| (server.identity, *slot)).collect();
-    for one in told {
+    let slots: BTreeMap<u64, u16> =
+        tables.servers.iter().map(|(slot, server)| (server.identity, *slot)).collect();
+    for one in replicated {
         let vip = tables.vips.get(&one.place.vip).filter(|vip| vip.own == NO_SERVER);
         let Some((vip, slot)) = vip.zip(slots.get(&one.place.server)) else { continue };
         if !serves(plan, vip.service, *slot) {
             continue;
         }
         let state = match one.place.vip.protocol {
-            Protocol::Tcp => State::Told,
-            Protocol::Udp => State::UdpTold,
+            Protocol::Tcp => State::Replicated,
+            Protocol::Udp => State::UdpReplicated,
         };
         let value = Value::new(*slot, state, now.wrapping_add(state.idle(&vip.idle))).with_mark(one.mark);
         let key = SessionKey { client: one.client, port: one.port, vip: vip.id };
@@ -142,7 +147,9 @@ pub(super) fn enter(told: &[ToldSession], executor: &Executor) {
             (Some(found), Lasting::Lives) if found.value.state() == state => {
                 sessions.change(found, value);
             }
-            (Some(found), Lasting::Ended) if found.value.state() == state && found.value.server() == *slot => {
+            (Some(found), Lasting::Ended)
+                if found.value.state() == state && found.value.server() == *slot =>
+            {
                 sessions.remove(found);
             }
             // This director has seen the session itself.
@@ -159,7 +166,7 @@ fn serves(plan: &Plan, service: u16, slot: u16) -> bool {
 
 /// Progress of the entry into the farm's sessions.
 pub(super) struct JoiningState {
-    begun_ms: u64,
+    start_ms: u64,
     is_over: bool,
 }
 
@@ -169,16 +176,20 @@ const JOINING_MS: u64 = 10_000;
 impl JoiningState {
     /// Begins, unless the sessions are those of the daemon before.
     pub(super) fn begin(has_sessions: bool) -> JoiningState {
-        JoiningState { begun_ms: now_ms(), is_over: has_sessions }
+        JoiningState { start_ms: now_ms(), is_over: has_sessions }
     }
 
     /// Returns why this director isn't ready yet, if so.
     pub(super) fn obstacle(&mut self, directors: Option<&Directors>) -> Option<String> {
-        let waits_for = directors.map(Directors::untold).unwrap_or_default();
-        self.is_over |= waits_for.is_empty() || now_ms() >= self.begun_ms + JOINING_MS;
+        let waits_for = directors.map(Directors::incomplete).unwrap_or_default();
+        self.is_over |= waits_for.is_empty() || now_ms() >= self.start_ms + JOINING_MS;
         let others: Vec<String> = waits_for.iter().map(ToString::to_string).collect();
         (!self.is_over).then(|| {
-            format!("its sessions are being learned from director {}, for {} s at most", others.join(", "), JOINING_MS / 1_000)
+            format!(
+                "its sessions are being learned from director {}, for {} s at most",
+                others.join(", "),
+                JOINING_MS / 1_000
+            )
         })
     }
 }
