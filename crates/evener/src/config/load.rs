@@ -192,6 +192,7 @@ fn read_with_names(
             let mut notes = config.unverified();
             notes.extend(config.unlike_directors());
             notes.extend(config.misrouted_replies());
+            notes.extend(config.bound_connections());
             notes.extend(unwritten.notes());
             let names = files.into_iter().map(|file| file.source).collect();
             Ok((Checked { config, notes, file: name.to_owned() }, names))

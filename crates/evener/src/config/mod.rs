@@ -120,6 +120,18 @@ impl Config {
         })
     }
 
+    /// Returns a note for each service whose connections end with their director.
+    pub fn bound_connections(&self) -> impl Iterator<Item = String> {
+        let several = self.farm.directors.len() > 1;
+        self.services.iter().filter(move |service| several && service.source_nat).map(|service| {
+            format!(
+                "{:?} has source_nat, so its connections end with their director: replies come to ports of its \
+                 address; those of \"l2\", \"tunnel\" and \"nat\" without it go on at another one",
+                service.name
+            )
+        })
+    }
+
     /// Returns the farm's description for a director.
     pub fn description(&self) -> farm::Farm {
         farm::Farm {
