@@ -10,7 +10,7 @@ use std::time::Duration;
 use evener_core::farm::network::Network;
 use evener_core::farm::plan;
 use evener_core::node::directors::{
-    Changes, DirectorEffect, DirectorReport, DirectorSettings, Directors, LABEL,
+    Changes, DirectorEffect, DirectorReport, DirectorSettings, Directors, LABEL, ReplicatedSession,
 };
 use evener_core::node::secret::{Key, Secret};
 use socket2::SockRef;
@@ -33,6 +33,9 @@ use crate::state::FarmState;
 /// Label from which, with the farm's text, the farm's fingerprint is derived.
 const FINGERPRINT_LABEL: &str = "evener fingerprint ";
 
+/// Maximum number of sessions of other directors that wait while the tables change.
+const WAITING_MAX: usize = 1 << 18;
+
 /// Exchange of reports with other directors, if the file lists any.
 #[derive(Default)]
 pub(super) struct DirectorTalk {
@@ -40,6 +43,8 @@ pub(super) struct DirectorTalk {
     /// Reason why there is no link to other directors.
     obstacle: Option<String>,
     replicator: SessionReplicator,
+    /// Sessions of other directors that wait while the tables change.
+    waiting: Vec<ReplicatedSession>,
 }
 
 struct DirectorLink {
@@ -94,8 +99,10 @@ impl DirectorTalk {
                 DirectorEffect { datagrams, ..DirectorEffect::default() }
             }
         };
-        if !replicated.is_empty() {
-            replication::enter(&replicated, executor);
+        let room = WAITING_MAX.saturating_sub(self.waiting.len());
+        self.waiting.extend(replicated.into_iter().take(room));
+        if !self.waiting.is_empty() && replication::enter(&self.waiting, executor) {
+            self.waiting.clear();
         }
         for (to, datagram) in datagrams {
             let to = SocketAddr::new(to, link.own.port());

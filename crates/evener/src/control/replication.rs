@@ -120,9 +120,11 @@ fn place_of(tables: &Tables, session: &Session) -> Option<SessionPlace> {
     can_move.then_some(SessionPlace { vip: *key, server: server.identity })
 }
 
-/// Enters the sessions that another director has told.
-pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) {
-    let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else { return };
+/// Enters the sessions that other directors have told. Returns false while the tables change.
+pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) -> bool {
+    let (Some(tables), memory) = (executor.engine.tables(), executor.engine.plane.memory()) else {
+        return false;
+    };
     let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
     let plan = executor.director.plan();
     let slots: BTreeMap<u64, u16> =
@@ -156,6 +158,7 @@ pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) {
             (Some(_), _) | (None, Lasting::Ended) => {}
         }
     }
+    true
 }
 
 /// True if a server belongs to a service.

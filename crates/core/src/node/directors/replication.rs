@@ -98,6 +98,8 @@ pub(super) struct Streams {
     filling: Vec<u8>,
     places: BTreeMap<SessionPlace, u16>,
     bulk: Bulk,
+    /// True if a session did not fit into the stream since the bulk began.
+    lacks_some: bool,
     progress_ms: u64,
     /// Number of the last datagram that was sent, and of the last one that was received.
     sequences: (u64, u64),
@@ -129,6 +131,7 @@ impl Default for Streams {
             filling: Vec::new(),
             places: BTreeMap::new(),
             bulk: Bulk::From(0),
+            lacks_some: false,
             progress_ms: 0,
             sequences: (0, 0),
             theirs: 0,
@@ -150,7 +153,7 @@ impl Streams {
         self.sent = 0;
         self.filling.clear();
         self.places.clear();
-        self.bulk = Bulk::From(0);
+        (self.bulk, self.lacks_some) = (Bulk::From(0), false);
         self.counts.restarted += 1;
     }
 
@@ -184,6 +187,7 @@ impl Streams {
         self.bulk = bucket.map_or(Bulk::Complete, Bulk::From);
         if bucket.is_none() {
             self.close_batch(COMPLETE);
+            self.repeat_bulk_if_needed();
         }
     }
 
@@ -192,9 +196,8 @@ impl Streams {
     pub(super) fn replicate(&mut self, session: &ReplicatedSession) {
         if self.waiting.len() >= WINDOW {
             self.counts.unsent += 1;
-            if self.bulk == Bulk::Complete && session.what == Lasting::Lives {
-                self.bulk = Bulk::From(0);
-            }
+            self.lacks_some |= session.what == Lasting::Lives;
+            self.repeat_bulk_if_needed();
             return;
         }
         let Some(place) = self.place(session.place) else { return };
@@ -215,6 +218,12 @@ impl Streams {
         self.counts.sent += 1;
         if self.filling.len() >= BATCH_LEN {
             self.close_batch(0);
+        }
+    }
+
+    fn repeat_bulk_if_needed(&mut self) {
+        if self.lacks_some && self.bulk == Bulk::Complete {
+            (self.bulk, self.lacks_some) = (Bulk::From(0), false);
         }
     }
 
