@@ -99,8 +99,8 @@ impl DirectorTalk {
                 DirectorEffect { datagrams, ..DirectorEffect::default() }
             }
         };
-        let room = WAITING_MAX.saturating_sub(self.waiting.len());
-        self.waiting.extend(replicated.into_iter().take(room));
+        let free = WAITING_MAX.saturating_sub(self.waiting.len());
+        self.waiting.extend(replicated.into_iter().take(free));
         if !self.waiting.is_empty() && replication::enter(&self.waiting, executor) {
             self.waiting.clear();
         }
