@@ -9,7 +9,7 @@ use super::routes::HostRoute;
 use crate::config::{AnnounceConfig, WhenDrained};
 use crate::ready::RoutedState;
 
-/// How an address is announced, from the least to the most.
+/// Preference with which an address is announced, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
@@ -88,7 +88,7 @@ impl AddressLevel {
     }
 }
 
-/// A changed level.
+/// Change of an address's level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LevelChange {
     pub(super) address: IpAddr,

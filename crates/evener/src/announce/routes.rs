@@ -58,18 +58,10 @@ impl RouteTables {
 
     /// Returns the routes of a table to single addresses, except the kernel's own.
     pub(super) async fn read(&self, table: u32) -> Result<BTreeSet<HostRoute>, Error> {
-        let all = RouteProtocol::Unspec;
+        let (all, any) = (RouteProtocol::Unspec, RouteType::Unspec);
         let questions = [
-            RouteMessageBuilder::<Ipv4Addr>::new()
-                .table_id(table)
-                .protocol(all)
-                .kind(RouteType::Unspec)
-                .build(),
-            RouteMessageBuilder::<Ipv6Addr>::new()
-                .table_id(table)
-                .protocol(all)
-                .kind(RouteType::Unspec)
-                .build(),
+            in_table(RouteMessageBuilder::<Ipv4Addr>::new(), table, all, any).build(),
+            in_table(RouteMessageBuilder::<Ipv6Addr>::new(), table, all, any).build(),
         ];
         let mut routes = BTreeSet::new();
         for question in questions {
@@ -120,25 +112,27 @@ pub(super) fn sentence(error: &Error) -> String {
 }
 
 fn message(route: &HostRoute) -> RouteMessage {
-    let protocol = RouteProtocol::from(route.protocol);
+    let HostRoute { table, metric, .. } = *route;
+    let (protocol, kind) = (RouteProtocol::from(route.protocol), RouteType::BlackHole);
     match route.address {
-        IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(address, 32)
-            .table_id(route.table)
-            .protocol(protocol)
-            .kind(RouteType::BlackHole)
-            .scope(RouteScope::Universe)
-            .priority(route.metric)
-            .build(),
-        IpAddr::V6(address) => RouteMessageBuilder::<Ipv6Addr>::new()
-            .destination_prefix(address, 128)
-            .table_id(route.table)
-            .protocol(protocol)
-            .kind(RouteType::BlackHole)
-            .scope(RouteScope::Universe)
-            .priority(route.metric)
-            .build(),
+        IpAddr::V4(address) => {
+            let to = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(address, 32);
+            in_table(to, table, protocol, kind).priority(metric).build()
+        }
+        IpAddr::V6(address) => {
+            let to = RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(address, 128);
+            in_table(to, table, protocol, kind).priority(metric).build()
+        }
     }
+}
+
+fn in_table<T>(
+    message: RouteMessageBuilder<T>,
+    table: u32,
+    protocol: RouteProtocol,
+    kind: RouteType,
+) -> RouteMessageBuilder<T> {
+    message.table_id(table).protocol(protocol).kind(kind)
 }
 
 /// Returns the route if it is one to a single address.

@@ -184,6 +184,9 @@ impl JoiningState {
 
     /// Returns why this director isn't ready yet, if so.
     pub(super) fn obstacle(&mut self, directors: Option<&Directors>) -> Option<String> {
+        if self.is_over {
+            return None;
+        }
         let waits_for = directors.map(Directors::incomplete).unwrap_or_default();
         self.is_over |= waits_for.is_empty() || now_ms() >= self.start_ms + JOINING_MS;
         let others: Vec<String> = waits_for.iter().map(ToString::to_string).collect();

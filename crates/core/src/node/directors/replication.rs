@@ -14,6 +14,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::wire::mapped;
 use crate::net::Protocol;
 use crate::node::envelope::ReadError;
 use crate::path::sessions::{Lasting, Value};
@@ -239,7 +240,7 @@ impl Streams {
         };
         self.places.insert(place, number);
         self.filling.push(PLACE);
-        self.filling.extend_from_slice(&octets(place.vip.address));
+        self.filling.extend_from_slice(&mapped(place.vip.address));
         self.filling.extend_from_slice(&place.vip.port.to_be_bytes());
         self.filling.push(place.vip.protocol.number());
         self.filling.extend_from_slice(&place.server.to_be_bytes());
@@ -400,13 +401,6 @@ fn place(bytes: &[u8; 27]) -> Result<SessionPlace, ReadError> {
     let server = u64::from_be_bytes(server.try_into().map_err(|_| ReadError::Malformed)?);
     let protocol = protocol.ok_or(ReadError::Malformed)?;
     Ok(SessionPlace { vip: VipKey { address, port: u16::from_be_bytes(*port), protocol }, server })
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
-        IpAddr::V6(six) => six.octets(),
-    }
 }
 
 #[cfg(test)]

@@ -89,11 +89,8 @@ impl DirectorReport {
         }
         for (kind, addresses) in [(ADDRESSES, &self.addresses), (HELD, &self.held)] {
             if !addresses.is_empty() {
-                let mapped = |address: &IpAddr| match address {
-                    IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
-                    IpAddr::V6(six) => six.octets(),
-                };
-                let octets: Vec<[u8; 16]> = addresses.iter().take(ADDRESSES_MAX).map(mapped).collect();
+                let octets: Vec<[u8; 16]> =
+                    addresses.iter().take(ADDRESSES_MAX).map(|address| mapped(*address)).collect();
                 item(kind, octets.as_flattened());
             }
         }
@@ -134,6 +131,15 @@ impl DirectorReport {
 
 fn number(bytes: &[u8]) -> Result<u64, ReadError> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| ReadError::Malformed)
+}
+
+/// Returns the bytes of an address on the wire. An IPv4 address is mapped (RFC 4291, section
+/// 2.5.5.2).
+pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+        IpAddr::V6(six) => six.octets(),
+    }
 }
 
 fn addresses(bytes: &[u8]) -> Result<Vec<IpAddr>, ReadError> {

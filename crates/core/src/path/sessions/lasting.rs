@@ -17,7 +17,7 @@ const SEEN: u32 = 1;
 /// The session was told.
 const REPLICATED: u32 = 2;
 
-/// What happened to a session.
+/// Change of a session that other directors must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
     /// The session has lasted, or its refresh is due.
