@@ -21,7 +21,7 @@ use crate::net::prefix::Prefix;
 use crate::path::seed::Seed;
 use crate::path::select::Counts;
 use crate::path::sessions::{
-    AFFINITY_KEY, FlowHash, FoundSession, SessionKey, Sessions, State, Value, ticks,
+    AFFINITY_KEY, FlowHash, FoundSession, REPLICATED_ENTRY, SessionKey, Sessions, State, Value, ticks,
 };
 use crate::path::tables::{Affinity, Pick, Tables, Vip};
 
@@ -129,6 +129,18 @@ impl<'a> AffinityClient<'a> {
         }
     }
 
+    /// Enters what another director has told of the client. An own entry stays.
+    pub fn replicate(&self, server: u16) {
+        let value = self.new_value(server).with_mark(REPLICATED_ENTRY);
+        match self.entry() {
+            Some(entry) if entry.value.mark() == REPLICATED_ENTRY => {
+                self.sessions.change(entry, value);
+            }
+            Some(_) => {}
+            None => drop(self.sessions.insert(self.key, self.hash, value, self.now)),
+        }
+    }
+
     fn extend(&self, entry: FoundSession<'a>) {
         let value = self.new_value(entry.value.server());
         let gained = value.expires().wrapping_sub(entry.value.expires()) as i32;
@@ -223,6 +235,22 @@ mod tests {
         assert_eq!((server(110_000), server(110_000 + SLACK_MS + 2)), (Some(5), None));
         world.client(1, start.wrapping_add(ticks(200_000))).refresh();
         assert_eq!(server(200_000), None, "a refresh writes no entry");
+    }
+
+    #[test]
+    fn own_entry_stays_and_copy_follows_other_director() {
+        let (world, tables) = (World::sized_for(100), tables(&[5, 6]));
+        let server = |client, now| world.client(client, now).value().map(|value| value.server());
+        world.client(1, 10).record(&tables, 5);
+        world.client(1, 10).replicate(6);
+        assert_eq!(server(1, 10), Some(5));
+        world.client(2, 10).replicate(5);
+        world.client(2, 20).replicate(6);
+        assert_eq!((server(2, 20), server(2, 10 + LIFETIME)), (Some(6), Some(6)));
+        // A connection of the client makes the entry the director's own.
+        world.client(2, 20 + 2 * STEP).record(&tables, 6);
+        world.client(2, 30 + 2 * STEP).replicate(5);
+        assert_eq!(server(2, 30 + 2 * STEP), Some(6));
     }
 
     #[test]

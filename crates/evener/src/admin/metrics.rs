@@ -405,6 +405,8 @@ fn encode_directors(encoder: &mut DescriptorEncoder<'_>, directors: &[DirectorVi
     family.counter("director_sessions_received", help, |(_, director)| director.sessions_received)?;
     let help = "Times that all sessions had to be told another director anew.";
     family.counter("director_sessions_restarted", help, |(_, director)| director.sessions_restarted)?;
+    let help = "Sessions that another director was told late, since too many were waiting for it.";
+    family.counter("director_sessions_unsent", help, |(_, director)| director.sessions_unsent)?;
     const KINDS: [&str; 4] = ["file", "release", "changes", "addresses"];
     let pairs = things.iter().filter(|(_, one)| !one.own);
     let pairs: Vec<_> = pairs.flat_map(|(address, one)| KINDS.map(|kind| (address, *one, kind))).collect();

@@ -9,8 +9,11 @@ use std::time::Duration;
 use evener_core::farm::plan::Plan;
 use evener_core::net::Protocol;
 use evener_core::node::directors::{Directors, ReplicatedSession, SessionPlace};
-use evener_core::path::sessions::{Lasting, LastingSessions, Session, SessionKey, State, Value};
-use evener_core::path::tables::{Forwarding, NO_SERVER, Tables};
+use evener_core::path::affinity::AffinityClient;
+use evener_core::path::sessions::{
+    Lasting, LastingSessions, RefreshPeriods, Session, SessionKey, State, Value, ticks,
+};
+use evener_core::path::tables::{Forwarding, NO_SERVER, Tables, Vip, VipKey};
 
 use super::executor::Executor;
 use super::now_ms;
@@ -25,9 +28,11 @@ const REPLICATED_MAX: u32 = 800;
 const REPLICATED_BY_SOURCE_MAX: u16 = 80;
 /// Number of counters of networks.
 const SOURCES: usize = 1 << 12;
-/// Number of passes after which told sessions are told again: five minutes, a third of the default
-/// idle time of connections.
-const REFRESH_PASSES: usize = 600;
+/// Time between two passes, in ticks.
+const PASS: u32 = ticks(TURN.as_millis() as u64 * TURNS as u64);
+/// Maximum number of passes after which told sessions are told again: five minutes, a third of the
+/// default idle time of connections.
+const REFRESH_PASSES: u32 = 600;
 /// Number of buckets of a bulk that are read at once, and maximum number of such reads in a turn.
 const BULK_BUCKETS: usize = 256;
 const BULK_READS: usize = 6;
@@ -38,8 +43,8 @@ pub(super) struct SessionReplicator {
     lasting: LastingSessions,
     /// Next bucket to visit.
     next: usize,
-    /// Number of the pass, modulo [`REFRESH_PASSES`].
-    pass: usize,
+    /// Number of the pass.
+    pass: u32,
     replicated_by_source: Vec<u16>,
 }
 
@@ -52,36 +57,32 @@ impl SessionReplicator {
         let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
         let buckets = sessions.buckets();
         let Range { start, end } = self.next.min(buckets)..(self.next + buckets.div_ceil(TURNS)).min(buckets);
-        // A part of the table is refreshed in each pass.
-        let refreshed = self.pass * buckets / REFRESH_PASSES..(self.pass + 1) * buckets / REFRESH_PASSES;
+        let (periods, places) = (periods(tables), Places::of(tables));
         self.replicated_by_source.clear();
         self.replicated_by_source.resize(SOURCES, 0);
         let (mut count_all, by_source) = (0, &mut self.replicated_by_source);
-        for range in parts(start..end, refreshed) {
-            self.lasting.visit(sessions, range.0, (now, memory.seed), range.1, |session, what| {
-                let Some(place) = place_of(tables, &session) else { return true };
-                let source = by_source.get_mut(source_of(session.key.client));
-                let source =
-                    source.filter(|count| **count < REPLICATED_BY_SOURCE_MAX && count_all < REPLICATED_MAX);
-                let Some(count) = source else { return false };
-                (*count, count_all) = (*count + 1, count_all + 1);
-                directors.replicate(&of(&session, what, place));
-                true
-            });
-        }
+        self.lasting.visit(sessions, start..end, (now, self.pass), periods, |session, what| {
+            let Some(place) = places.find(&session) else { return true };
+            let source = by_source.get_mut(source_of(session.key.client));
+            let source =
+                source.filter(|count| **count < REPLICATED_BY_SOURCE_MAX && count_all < REPLICATED_MAX);
+            let Some(count) = source else { return false };
+            (*count, count_all) = (*count + 1, count_all + 1);
+            directors.replicate(&of(&session, what, place));
+            true
+        });
         self.next = if end >= buckets { 0 } else { end };
         if self.next == 0 {
-            self.pass = (self.pass + 1) % REFRESH_PASSES;
+            self.pass = self.pass.wrapping_add(1);
         }
         let mut reads = 0..BULK_READS;
         while let Some((to, from)) = reads.next().and_then(|_| directors.bulks().first().copied()) {
             let end = (from + BULK_BUCKETS).min(buckets);
             let mut sessions_of_bulk = Vec::new();
             sessions.visit(from..end, now, |session| {
-                if session.value.state().is_assured()
-                    && let Some(place) = place_of(tables, &session)
-                {
-                    sessions_of_bulk.push(of(&session, Lasting::Lives, place));
+                let what = Lasting::of(session.value).filter(|what| *what != Lasting::Ended);
+                if let Some((what, place)) = what.zip(places.find(&session)) {
+                    sessions_of_bulk.push(of(&session, what, place));
                 }
             });
             directors.replicate_bulk(to, &sessions_of_bulk, (end < buckets).then_some(end));
@@ -89,15 +90,23 @@ impl SessionReplicator {
     }
 }
 
-/// Splits a range of buckets by whether they are refreshed.
-fn parts(all: Range<usize>, refreshed: Range<usize>) -> [(Range<usize>, bool); 3] {
-    let clamp = |at: usize| at.clamp(all.start, all.end);
-    let (from, to) = (clamp(refreshed.start), clamp(refreshed.end));
-    [(all.start..from, false), (from..to, true), (to..all.end, false)]
+/// Returns periods in which other directors' copies of the shortest lifetime are refreshed twice
+/// before they expire.
+fn periods(tables: &Tables) -> RefreshPeriods {
+    let of = |lifetime: &dyn Fn(&Vip) -> u32| {
+        let shortest = tables.vips.values().map(lifetime).min().unwrap_or(u32::MAX);
+        (shortest / 3 / PASS).clamp(1, REFRESH_PASSES)
+    };
+    RefreshPeriods {
+        tcp: of(&|vip| vip.idle.tcp),
+        udp: of(&|vip| vip.idle.udp),
+        affinity: of(&|vip| vip.affinity.map_or(u32::MAX, |affinity| affinity.lifetime)),
+    }
 }
 
 fn of(session: &Session, what: Lasting, place: SessionPlace) -> ReplicatedSession {
     let SessionKey { client, port, .. } = session.key;
+    let port = if what == Lasting::Affinity { 0 } else { port };
     ReplicatedSession { what, client, port, place, mark: session.value.mark() }
 }
 
@@ -109,15 +118,37 @@ fn source_of(client: IpAddr) -> usize {
     (network.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % SOURCES
 }
 
-/// Returns the place of a session by names that all directors know. `None` if the session can't
-/// move to another director: its replies come to a port of this one, or a connection is being read
-/// or moved here. Hosts of an every-host farm know each other's sessions otherwise.
-fn place_of(tables: &Tables, session: &Session) -> Option<SessionPlace> {
-    let (key, vip) = tables.vip_by_id(session.key.vip)?;
-    let server = tables.servers.get(&session.value.server())?;
-    let is_bound = matches!(server.forwarding, Forwarding::Nat { source_nat: true, .. });
-    let can_move = vip.own == NO_SERVER && !is_bound && !server.is_down() && !server.is_punt();
-    can_move.then_some(SessionPlace { vip: *key, server: server.identity })
+/// Places of sessions by names that all directors know.
+struct Places<'a> {
+    tables: &'a Tables,
+    /// VIPs by their id, which is a session's `vip`, and by the `vip` and `port` of an affinity
+    /// entry.
+    vips: BTreeMap<u16, (&'a VipKey, &'a Vip)>,
+    of_entries: BTreeMap<(u16, u16), (&'a VipKey, &'a Vip)>,
+}
+
+impl<'a> Places<'a> {
+    fn of(tables: &'a Tables) -> Places<'a> {
+        let vips = || tables.vips.iter();
+        let of_entries = vips().filter_map(|(key, vip)| Some((vip.entry_numbers()?, (key, vip))));
+        let vips = vips().map(|(key, vip)| (vip.id, (key, vip)));
+        Places { tables, vips: vips.collect(), of_entries: of_entries.collect() }
+    }
+
+    /// Returns the place of a session or affinity entry. `None` if a session can't move to another
+    /// director: its replies come to a port of this one, or a connection is being read or moved
+    /// here. Hosts of an every-host farm know each other's sessions otherwise.
+    fn find(&self, session: &Session) -> Option<SessionPlace> {
+        let is_entry = session.value.state() == State::Affinity;
+        let (key, vip) = match is_entry {
+            true => self.of_entries.get(&(session.key.vip, session.key.port))?,
+            false => self.vips.get(&session.key.vip)?,
+        };
+        let server = self.tables.servers.get(&session.value.server())?;
+        let is_bound = !is_entry && matches!(server.forwarding, Forwarding::Nat { source_nat: true, .. });
+        let can_move = vip.own == NO_SERVER && !is_bound && !server.is_down() && !server.is_punt();
+        can_move.then_some(SessionPlace { vip: **key, server: server.identity })
+    }
 }
 
 /// Enters the sessions that other directors have told. Returns false while the tables change.
@@ -133,6 +164,12 @@ pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) -> bo
         let vip = tables.vips.get(&one.place.vip).filter(|vip| vip.own == NO_SERVER);
         let Some((vip, slot)) = vip.zip(slots.get(&one.place.server)) else { continue };
         if !serves(plan, vip.service, *slot) {
+            continue;
+        }
+        if one.what == Lasting::Affinity {
+            if let Some(client) = AffinityClient::of(vip, one.client, *sessions, memory.seed, now) {
+                client.replicate(*slot);
+            }
             continue;
         }
         let state = match one.place.vip.protocol {
@@ -155,7 +192,7 @@ pub(super) fn enter(replicated: &[ReplicatedSession], executor: &Executor) -> bo
                 sessions.remove(found);
             }
             // This director has seen the session itself.
-            (Some(_), _) | (None, Lasting::Ended) => {}
+            (Some(_), _) | (None, Lasting::Ended | Lasting::Affinity) => {}
         }
     }
     true

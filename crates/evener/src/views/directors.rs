@@ -33,6 +33,8 @@ pub struct DirectorView {
     pub sessions_received: u64,
     /// Times that all sessions had to be told anew, since the other director had missed some.
     pub sessions_restarted: u64,
+    /// Sessions that did not fit into what waited for the other director, and were told later.
+    pub sessions_unsent: u64,
 }
 
 /// All directors, this one first, or the reason why they exchange no messages.
@@ -95,6 +97,7 @@ fn director(known: &KnownDirector, differences: &[DirectorDifference], at_ms: u6
         sessions_sent: known.replication.sent,
         sessions_received: known.replication.received,
         sessions_restarted: known.replication.restarted,
+        sessions_unsent: known.replication.unsent,
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use evener_lab::evener::{Evener, program};
+use evener_lab::evener::{AffinityEntry, Evener, program};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
@@ -26,6 +26,7 @@ on_both_engines! {
     gateway_of_nat_moves_with_address,
     open_connections_go_on_at_other_director,
     translated_connections_go_on_at_other_director,
+    affinity_outlives_director,
 }
 
 /// Number of connections that must go on.
@@ -254,6 +255,36 @@ fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
         |text| text.replace("policy = \"hash\"\n", ""),
         |text| text,
     )?)
+}
+
+fn affinity_outlives_director(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let pair = Pair::start_with(
+        engine,
+        |text| text.replace("policy = \"hash\"", "policy = \"round-robin\"\naffinity = \"10m\""),
+        |text| text,
+    )?;
+    let servers = (0..3).map(|_| pair.visit()).collect::<Result<Vec<_>>>()?;
+    let server = &servers[0];
+    ensure!(servers.iter().all(|one| one == server), "{servers:?}");
+    wait::until("the second director knows the client", || {
+        let known: Vec<AffinityEntry> = pair.directors[1].json(&["affinity"])?;
+        Ok(known.iter().any(|entry| entry.server == *server))
+    })?;
+    for director in [0, 1] {
+        pair.directors[director].command(&["drain", "--director"])?;
+        pair.wait_for_owners([director == 1, director == 0])?;
+        pair.serves(1 - director)?;
+        for _ in 0..4 {
+            assert_eq!(pair.visit()?, *server);
+        }
+        pair.directors[director].command(&["undrain", "--director"])?;
+        wait::until("the director is ready", || Ok(pair.directors[director].ready(&[])?.0 == 0))?;
+    }
+    Ok(())
 }
 
 fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {

@@ -516,6 +516,10 @@ impl DirectorLink {
         let refusal = match envelope.version {
             VERSION => match DirectorReport::read(envelope.body) {
                 Ok(report) => {
+                    let before = self.report.as_ref().and_then(|before| before.fingerprint);
+                    if before.is_some() && before != report.fingerprint {
+                        self.streams.repeat_bulk();
+                    }
                     self.report = Some(report);
                     return None;
                 }

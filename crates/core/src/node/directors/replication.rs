@@ -35,12 +35,14 @@ const HEAD_LEN: usize = 17;
 /// Flag of a head: the bulk is complete with this batch.
 const COMPLETE: u8 = 1;
 
-/// Kinds of items, as the first byte of an item.
+/// Kinds of items, as the first byte of an item. A session's kind is that of its IPv4 item, and one
+/// more for IPv6.
 const PLACE: u8 = 1;
-const LIVES4: u8 = 2;
-const ENDED4: u8 = 3;
-const LIVES6: u8 = 4;
-const ENDED6: u8 = 5;
+const LIVES: u8 = 2;
+const ENDED: u8 = 4;
+const AFFINITY: u8 = 6;
+/// Maximum number of places of a stream. One more begins the numbering anew on both sides.
+const PLACES_MAX: usize = 1 << 16;
 
 /// Service address and server of a session, by names that all directors know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,11 +52,12 @@ pub struct SessionPlace {
     pub server: u64,
 }
 
-/// A session that has lasted, or has ended.
+/// A session or affinity entry that has lasted, or a session that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicatedSession {
     pub what: Lasting,
     pub client: IpAddr,
+    /// Port of the client; 0 for an affinity entry.
     pub port: u16,
     pub place: SessionPlace,
     /// Mark of the session's value.
@@ -197,19 +200,23 @@ impl Streams {
     pub(super) fn replicate(&mut self, session: &ReplicatedSession) {
         if self.waiting.len() >= WINDOW {
             self.counts.unsent += 1;
-            self.lacks_some |= session.what == Lasting::Lives;
+            self.lacks_some |= session.what != Lasting::Ended;
             self.repeat_bulk_if_needed();
             return;
         }
-        let Some(place) = self.place(session.place) else { return };
-        let lives = session.what == Lasting::Lives;
+        let place = self.place(session.place);
+        let kind = match session.what {
+            Lasting::Lives => LIVES,
+            Lasting::Ended => ENDED,
+            Lasting::Affinity => AFFINITY,
+        };
         match session.client {
             IpAddr::V4(client) => {
-                self.filling.push(if lives { LIVES4 } else { ENDED4 });
+                self.filling.push(kind);
                 self.filling.extend_from_slice(&client.octets());
             }
             IpAddr::V6(client) => {
-                self.filling.push(if lives { LIVES6 } else { ENDED6 });
+                self.filling.push(kind + 1);
                 self.filling.extend_from_slice(&client.octets());
             }
         }
@@ -222,29 +229,34 @@ impl Streams {
         }
     }
 
+    /// Repeats the bulk, since the director may now know more servers than before.
+    pub(super) fn repeat_bulk(&mut self) {
+        self.lacks_some = true;
+        self.repeat_bulk_if_needed();
+    }
+
     fn repeat_bulk_if_needed(&mut self) {
         if self.lacks_some && self.bulk == Bulk::Complete {
             (self.bulk, self.lacks_some) = (Bulk::From(0), false);
         }
     }
 
-    /// Returns the number of a place, and defines it if it is new in the stream. `None` if there
-    /// are no more numbers.
-    fn place(&mut self, place: SessionPlace) -> Option<u16> {
+    /// Returns the number of a place, and defines it if it is new in the stream.
+    fn place(&mut self, place: SessionPlace) -> u16 {
         if let Some(number) = self.places.get(&place) {
-            return Some(*number);
+            return *number;
         }
-        let Ok(number) = u16::try_from(self.places.len()) else {
-            self.restart();
-            return None;
-        };
+        if self.places.len() == PLACES_MAX {
+            self.places.clear();
+        }
+        let number = self.places.len() as u16;
         self.places.insert(place, number);
         self.filling.push(PLACE);
         self.filling.extend_from_slice(&mapped(place.vip.address));
         self.filling.extend_from_slice(&place.vip.port.to_be_bytes());
         self.filling.push(place.vip.protocol.number());
         self.filling.extend_from_slice(&place.server.to_be_bytes());
-        Some(number)
+        number
     }
 
     fn close_batch(&mut self, flags: u8) {
@@ -357,37 +369,42 @@ fn read_items(mut items: &[u8], places: &mut Vec<SessionPlace>) -> Result<Vec<Re
         items = match *kind {
             PLACE => {
                 let (bytes, rest) = rest.split_first_chunk::<27>().ok_or(ReadError::Malformed)?;
+                if places.len() == PLACES_MAX {
+                    places.clear();
+                }
                 places.push(place(bytes)?);
                 rest
             }
-            LIVES4 | ENDED4 => {
-                let (client, rest) = rest.split_first_chunk::<4>().ok_or(ReadError::Malformed)?;
+            _ => {
+                let what = match kind & !1 {
+                    LIVES => Lasting::Lives,
+                    ENDED => Lasting::Ended,
+                    AFFINITY => Lasting::Affinity,
+                    _ => return Err(ReadError::Malformed),
+                };
+                let (client, rest): (IpAddr, &[u8]) = if kind & 1 == 0 {
+                    let (client, rest) = rest.split_first_chunk::<4>().ok_or(ReadError::Malformed)?;
+                    (Ipv4Addr::from(*client).into(), rest)
+                } else {
+                    let (client, rest) = rest.split_first_chunk::<16>().ok_or(ReadError::Malformed)?;
+                    (Ipv6Addr::from(*client).into(), rest)
+                };
                 let (numbers, rest) = rest.split_first_chunk::<6>().ok_or(ReadError::Malformed)?;
-                let client = Ipv4Addr::from(*client).into();
-                sessions.extend(session(*kind == ENDED4, client, numbers, places));
+                sessions.extend(session(what, client, numbers, places));
                 rest
             }
-            LIVES6 | ENDED6 => {
-                let (client, rest) = rest.split_first_chunk::<16>().ok_or(ReadError::Malformed)?;
-                let (numbers, rest) = rest.split_first_chunk::<6>().ok_or(ReadError::Malformed)?;
-                let client = Ipv6Addr::from(*client).into();
-                sessions.extend(session(*kind == ENDED6, client, numbers, places));
-                rest
-            }
-            _ => return Err(ReadError::Malformed),
         };
     }
     Ok(sessions)
 }
 
 fn session(
-    has_ended: bool,
+    what: Lasting,
     client: IpAddr,
     numbers: &[u8; 6],
     places: &[SessionPlace],
 ) -> Option<ReplicatedSession> {
     let [port, place, mark] = [0, 2, 4].map(|at| u16::from_be_bytes([numbers[at], numbers[at + 1]]));
-    let what = if has_ended { Lasting::Ended } else { Lasting::Lives };
     let mark = mark & ((1 << Value::MARK_BITS) - 1);
     Some(ReplicatedSession { what, client, port, place: *places.get(usize::from(place))?, mark })
 }
@@ -416,7 +433,11 @@ mod tests {
         } else {
             Ipv4Addr::from(u32::from(port) + (203 << 24)).into()
         };
-        let what = if port.is_multiple_of(7) { Lasting::Ended } else { Lasting::Lives };
+        let what = match port % 7 {
+            0 => Lasting::Ended,
+            1 => Lasting::Affinity,
+            _ => Lasting::Lives,
+        };
         ReplicatedSession {
             what,
             client,
@@ -485,6 +506,37 @@ mod tests {
         let mut now_ms = 0;
         settle(&mut now_ms, &mut from, &mut Streams::default(), || true);
         assert_eq!(from.bulk_from(), Some(0));
+    }
+
+    #[test]
+    fn more_places_than_numbers_begin_the_numbering_anew() {
+        let (mut from, mut to, mut now_ms) = (Streams::default(), Streams::default(), 0);
+        let sent: Vec<ReplicatedSession> = (0..PLACES_MAX as u64 + 10)
+            .map(|server| ReplicatedSession {
+                place: SessionPlace { server, ..session(2).place },
+                ..session(2)
+            })
+            .collect();
+        let mut read = Vec::new();
+        for part in sent.chunks(5_000) {
+            part.iter().for_each(|one| from.replicate(one));
+            read.extend(settle(&mut now_ms, &mut from, &mut to, || true));
+        }
+        assert!(read == sent, "{} of {}", read.len(), sent.len());
+        assert_eq!((from.counts.restarted, to.their_places.len()), (0, 10));
+    }
+
+    #[test]
+    fn bulk_is_repeated_after_it_is_complete() {
+        let mut from = Streams::default();
+        from.repeat_bulk();
+        from.bulk_to(Some(7));
+        from.repeat_bulk();
+        assert_eq!(from.bulk_from(), Some(7), "a bulk on its way is not interrupted");
+        from.bulk_to(None);
+        assert_eq!(from.bulk_from(), Some(0));
+        from.bulk_to(None);
+        assert_eq!(from.bulk_from(), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Finds the sessions that have lasted, for telling them to other directors. Most connections of
-//! the web end sooner, so few are told.
+//! Finds the sessions and affinity entries that have lasted, for telling them to other directors.
+//! Most connections of the web end sooner, so few are told.
 //!
 //! A session has lasted if two visits of its slot, half a second apart, find it established. The
 //! state between two visits is one word per slot, so packets have no more work.
@@ -7,8 +7,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{BUCKET_SESSIONS, Session, SessionKey, Sessions, Table, Value, Words};
-use crate::path::seed::Seed;
+use super::{BUCKET_SESSIONS, REPLICATED_ENTRY, Session, SessionKey, Sessions, State, Table, Value, Words};
 
 /// Lower bits of a slot's word. The upper bits are a hash of the session.
 const STAGE: u32 = 0b11;
@@ -17,13 +16,48 @@ const SEEN: u32 = 1;
 /// The session was told.
 const REPLICATED: u32 = 2;
 
-/// Change of a session that other directors must know.
+/// What other directors must know of a session or an affinity entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
     /// The session has lasted, or its refresh is due.
     Lives,
     /// A session that was told is closing.
     Ended,
+    /// The same as `Lives`, of an affinity entry.
+    Affinity,
+}
+
+impl Lasting {
+    /// Returns what may be told of a slot with this value. `None` for embryonic sessions, and for
+    /// what another director has told.
+    pub const fn of(value: Value) -> Option<Lasting> {
+        match value.state() {
+            State::Established | State::Udp => Some(Lasting::Lives),
+            State::Closing | State::HalfClosed | State::ServerClosed => Some(Lasting::Ended),
+            State::Affinity if value.mark() != REPLICATED_ENTRY => Some(Lasting::Affinity),
+            _ => None,
+        }
+    }
+}
+
+/// Number of passes over all slots after which what was told is told again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefreshPeriods {
+    pub tcp: u32,
+    pub udp: u32,
+    pub affinity: u32,
+}
+
+impl RefreshPeriods {
+    /// True if the refresh of a slot in this state is due in this pass. Buckets take turns.
+    fn is_due(&self, state: State, pass: u32, bucket: usize) -> bool {
+        let period = match state {
+            State::Udp => self.udp,
+            State::Affinity => self.affinity,
+            _ => self.tcp,
+        };
+        pass.wrapping_add(bucket as u32).is_multiple_of(period.max(1))
+    }
 }
 
 /// State of the visits of all slots.
@@ -34,28 +68,26 @@ pub struct LastingSessions {
 }
 
 impl LastingSessions {
-    /// Visits the sessions of these buckets, which are numbered as in [`Sessions::sweep`]. With
-    /// `refresh`, sessions that were told are told again. `emit` returns false if a session can't
-    /// be told now; it is tried again at the next visit.
+    /// Visits the sessions of these buckets, which are numbered as in [`Sessions::sweep`], in the
+    /// pass with this number. `emit` returns false if a session can't be told now; it is tried
+    /// again at the next visit.
     pub fn visit(
         &mut self,
         sessions: &Sessions<'_>,
         range: Range<usize>,
-        (now, seed): (u32, Seed),
-        refresh: bool,
+        (now, pass): (u32, u32),
+        periods: RefreshPeriods,
         mut emit: impl FnMut(Session, Lasting) -> bool,
     ) {
         let four = sessions.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
         let [words4, words6] = &mut self.words;
-        let mut at_slot = |word: &mut u32, key: SessionKey, value: Value| {
-            step(word, Session { key, value }, seed, refresh, &mut emit);
-        };
-        visit(&sessions.four, range.start..range.end.min(four), words4, now, |word, key, value| {
-            at_slot(word, SessionKey::of_word(key), value);
+        let is_due = |state, bucket| periods.is_due(state, pass, bucket);
+        visit(&sessions.four, range.start..range.end.min(four), words4, now, is_due, |key, value, what| {
+            emit(Session { key: SessionKey::of_word(key), value }, what)
         });
-        visit(&sessions.six, in_six, words6, now, |word, key, value| {
-            at_slot(word, SessionKey::of_words(key), value);
+        visit(&sessions.six, in_six, words6, now, is_due, |key, value, what| {
+            emit(Session { key: SessionKey::of_words(key), value }, what)
         });
     }
 }
@@ -65,62 +97,71 @@ fn visit<const N: usize>(
     range: Range<usize>,
     words: &mut Vec<u32>,
     now: u32,
-    mut at_slot: impl FnMut(&mut u32, Words<N>, Value),
+    is_due: impl Fn(State, usize) -> bool,
+    mut emit: impl FnMut(Words<N>, Value, Lasting) -> bool,
 ) {
     let end = range.end.min(table.buckets.len());
     if words.len() < end * BUCKET_SESSIONS {
         words.resize(end * BUCKET_SESSIONS, 0);
     }
-    let buckets = table.buckets.iter().zip(words.chunks_exact_mut(BUCKET_SESSIONS));
-    for (bucket, words) in buckets.take(end).skip(range.start) {
+    let buckets = table.buckets.iter().zip(words.chunks_exact_mut(BUCKET_SESSIONS)).enumerate();
+    for (number, (bucket, words)) in buckets.take(end).skip(range.start) {
         for (slot, word) in bucket.0.iter().zip(words) {
-            let value = slot.value();
-            let may_be_replicated =
-                value.is_live(now) && (value.state().is_assured() || value.state().is_ending());
-            if !may_be_replicated {
+            let lasting = |value: Value| Lasting::of(value).filter(|_| value.is_live(now));
+            let Some(what) = lasting(slot.value()) else {
                 *word = 0;
                 continue;
-            }
-            if value.state().is_ending() && *word & STAGE != REPLICATED {
+            };
+            if what == Lasting::Ended && *word & STAGE != REPLICATED {
                 continue;
             }
             let (key, value) = slot.read();
-            at_slot(word, key, value);
+            if let Some(what) = lasting(value) {
+                let is_due = || is_due(value.state(), number);
+                step(word, hash(&key, value), what, is_due, || {
+                    (what != Lasting::Ended || value.has_ended()) && emit(key, value, what)
+                });
+            }
         }
     }
 }
 
+/// Returns a hash of a session and its server. An attacker may find two sessions with the same
+/// hash, but gains nothing if one of them isn't told.
+fn hash<const N: usize>(key: &Words<N>, value: Value) -> u32 {
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let hash = key.iter().fold(value.server().into(), |hash, word| mix(hash, *word));
+    (hash ^ hash >> 32) as u32 & !STAGE
+}
+
 fn step(
     word: &mut u32,
-    session: Session,
-    seed: Seed,
-    refresh: bool,
-    emit: &mut impl FnMut(Session, Lasting) -> bool,
+    hash: u32,
+    what: Lasting,
+    is_due: impl FnOnce() -> bool,
+    emit: impl FnOnce() -> bool,
 ) {
-    let state = session.value.state();
-    let hash = (session.key.hash(seed).0 >> 32) as u32 ^ u32::from(session.value.server()).rotate_right(8);
-    let (hash, is_same) = (hash & !STAGE, *word & !STAGE == hash & !STAGE);
-    let was = if is_same { *word & STAGE } else { 0 };
-    if state.is_ending() {
-        if was == REPLICATED && session.value.has_ended() && emit(session, Lasting::Ended) {
+    let was = if *word & !STAGE == hash { *word & STAGE } else { 0 };
+    if what == Lasting::Ended {
+        if was == REPLICATED && emit() {
             *word = 0;
         }
         return;
     }
-    let emits = was == SEEN || (was == REPLICATED && refresh);
-    let stage = match emits && emit(session, Lasting::Lives) {
-        true => REPLICATED,
-        false => was.max(SEEN),
-    };
+    let emits = was == SEEN || (was == REPLICATED && is_due());
+    let stage = if emits && emit() { REPLICATED } else { was.max(SEEN) };
     *word = hash | stage;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::sessions::{Bucket4, Counted, State};
+    use crate::path::seed::Seed;
+    use crate::path::sessions::{Bucket4, Counted};
 
     const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9);
+
+    const NEVER: RefreshPeriods = RefreshPeriods { tcp: u32::MAX, udp: u32::MAX, affinity: u32::MAX };
 
     fn key(port: u16) -> SessionKey {
         SessionKey { client: [203, 0, 113, 11].into(), port, vip: 1 }
@@ -133,7 +174,8 @@ mod tests {
         let mut lasting = LastingSessions::default();
         let mut visit = |now: u32, refresh: bool, may: bool| {
             let mut seen = Vec::new();
-            lasting.visit(&sessions, 0..sessions.buckets(), (now, SEED), refresh, |session, what| {
+            let periods = RefreshPeriods { tcp: if refresh { 1 } else { u32::MAX }, ..NEVER };
+            lasting.visit(&sessions, 0..sessions.buckets(), (now, 1), periods, |session, what| {
                 seen.push((session.key.port, what));
                 may
             });
@@ -170,7 +212,7 @@ mod tests {
         let mut lasting = LastingSessions::default();
         let mut count = |sessions: &Sessions<'_>| {
             let mut count = 0;
-            lasting.visit(sessions, 0..sessions.buckets(), (0, SEED), false, |_, _| {
+            lasting.visit(sessions, 0..sessions.buckets(), (0, 1), NEVER, |_, _| {
                 count += 1;
                 true
             });
@@ -181,6 +223,36 @@ mod tests {
             sessions.insert(key, key.hash(SEED), Value::new(1, State::Udp, 10_000), 0).unwrap();
             assert_eq!(count(&sessions), 0, "{port}");
             sessions.clear(0);
+        }
+    }
+
+    #[test]
+    fn affinity_entry_is_told_unless_another_director_told_it() {
+        let buckets: Vec<Bucket4> = (0..16).map(|_| Bucket4::default()).collect();
+        let sessions = Sessions::new(&buckets, &[], Counted::NOTHING);
+        let entry = Value::new(1, State::Affinity, 10_000);
+        for (port, value) in [(1, entry), (2, entry.with_mark(REPLICATED_ENTRY))] {
+            sessions.insert(key(port), key(port).hash(SEED), value, 0).unwrap();
+        }
+        let mut lasting = LastingSessions::default();
+        let mut seen = Vec::new();
+        for pass in 0..2 {
+            lasting.visit(&sessions, 0..sessions.buckets(), (pass, 1), NEVER, |session, what| {
+                seen.push((session.key.port, what));
+                true
+            });
+        }
+        assert_eq!(seen, [(1, Lasting::Affinity)]);
+    }
+
+    #[test]
+    fn each_kind_is_refreshed_once_in_its_period() {
+        let periods = RefreshPeriods { tcp: 600, udp: 40, affinity: 7 };
+        for (state, period) in [(State::Established, 600), (State::Udp, 40), (State::Affinity, 7)] {
+            for bucket in [0, 5, 10_000] {
+                let due = (100..100 + period).filter(|pass| periods.is_due(state, *pass, bucket)).count();
+                assert_eq!(due, 1, "{state:?}, bucket {bucket}");
+            }
         }
     }
 }

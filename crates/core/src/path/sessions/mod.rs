@@ -47,11 +47,11 @@ mod table;
 mod value;
 
 pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
-pub use lasting::{Lasting, LastingSessions};
+pub use lasting::{Lasting, LastingSessions, RefreshPeriods};
 pub use resize::{ResizeStep, TableResizer, buckets_in_use_for};
 pub use shares::{AFFINITY_WORDS, AffinityCounts, SHARE_WORDS, Shares};
 pub use table::{Bucket, FoundSession, Table, Words};
-pub use value::{Class, LIFE_MAX, PLAUSIBLE, State, Value};
+pub use value::{Class, LIFE_MAX, PLAUSIBLE, REPLICATED_ENTRY, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

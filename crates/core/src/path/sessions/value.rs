@@ -174,6 +174,9 @@ pub const LIFE_MAX: u32 = 1 << 30;
 
 /// Bit in the mark of a half-closed session, which is set if the session's FIN or RST is plausible.
 pub const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
+/// Mark of an affinity entry of which only another director has told. The client's next connection
+/// makes the entry the director's own.
+pub const REPLICATED_ENTRY: u16 = 1;
 
 /// Second word of a session. From the top: the tick of expiry (32 bits), a mark (12), the state (4)
 /// and the server slot (16).

@@ -227,6 +227,7 @@ pub fn directors() -> DirectorsView {
         sessions_sent: 3,
         sessions_received: 4,
         sessions_restarted: 0,
+        sessions_unsent: 0,
     };
     let other = DirectorView {
         address: [192, 0, 2, 3].into(),

@@ -252,6 +252,17 @@ pub const ALERTS: &[Alert] = &[
         series: &[("evener_host_refused{host=\"web1\", reason=\"secret\"}", "1x60")],
     },
     Alert {
+        name: "EvenerSessionsUnsent",
+        metric: "evener_director_sessions_unsent_total",
+        expr: "rate(evener_director_sessions_unsent_total[5m]) > 0",
+        minutes: 5,
+        severity: WARNING,
+        summary: "The director {{ $labels.director }} learns sessions too late, so connections may break with this one",
+        look: "The network between the directors, and their load: each can tell 40,000 sessions a second.",
+        act: "Give the directors more of both, or a network of their own.",
+        series: &[("evener_director_sessions_unsent_total{director=\"192.0.2.11\"}", "0+60x60")],
+    },
+    Alert {
         name: "EvenerLogLost",
         metric: "evener_access_log_lost_total",
         expr: "rate(evener_access_log_lost_total[5m]) > 0",
