@@ -30,7 +30,7 @@ on_both_engines! {
 }
 
 /// Number of connections that must go on.
-const CONNECTIONS: usize = 40;
+const CONNECTIONS: usize = 200;
 /// Age at which a connection must outlive its director.
 const LASTING: Duration = Duration::from_millis(1_500);
 const PAGE: &str = "keepalived.md";

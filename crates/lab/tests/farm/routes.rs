@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, program};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -27,6 +27,7 @@ on_both_engines! {
     clients_reach_other_director_when_link_is_gone,
     translated_connections_go_by_each_director_with_source_nat,
     open_connections_go_on_when_one_director_goes,
+    open_connections_go_on_when_directors_of_three_go,
 }
 
 on_one_engine! {
@@ -36,7 +37,7 @@ on_one_engine! {
 }
 
 /// Number of connections that must go on.
-const CONNECTIONS: usize = 40;
+const CONNECTIONS: usize = 200;
 /// Number of reloads, restarts and upgrades that BFD must survive.
 const ROUNDS: u32 = 2;
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -104,14 +105,26 @@ impl Front {
 
     /// Starts all with the page's files, of which evener.toml is edited.
     fn start_with(engine: &str, edit: impl FnOnce(&str) -> String) -> Result<Front> {
-        let farm = Farm::builder().servers(2).directors(2).build()?;
-        let text = edit(&config(&farm, engine)?);
+        Self::start_on(Farm::builder().servers(2).directors(2).build()?, engine, edit)
+    }
+
+    fn start_on(farm: Farm, engine: &str, edit: impl FnOnce(&str) -> String) -> Result<Front> {
+        let addresses: Vec<String> =
+            farm.directors().iter().map(|host| format!("{:?}", host.address().to_string())).collect();
+        let listed = format!("directors = [{}]", addresses.join(", "));
+        let text = config(&farm, engine)?;
+        let text = edit(&text.replace("directors = [\"192.0.2.2\", \"192.0.2.3\"]", &listed));
         let directors = farm.directors().iter().map(|host| Evener::start_by(host, &text, &[], &["--keep"]));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         farm.router().run(&["sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1"])?;
         farm.router().run(&["sysctl", "-qw", "net.ipv6.fib_multipath_hash_policy=1"])?;
-        let mut birds = vec![bird(farm.router(), &block("router id 192.0.2.1;")?)?];
-        for number in 0..2 {
+        let mut router = block("router id 192.0.2.1;")?;
+        for (number, host) in farm.directors().iter().enumerate().skip(2) {
+            let neighbor = format!("neighbor {} as 65001;", host.address());
+            router += &format!("protocol bgp director{} from director {{ {neighbor} }}\n", number + 1);
+        }
+        let mut birds = vec![bird(farm.router(), &router)?];
+        for number in 0..farm.directors().len() {
             birds.push(bird_on_director(&farm, number)?);
         }
         let announcers: Vec<Proc> = farm.directors().iter().map(announce).collect::<Result<_>>()?;
@@ -119,22 +132,23 @@ impl Front {
             Family::BOTH.into_iter().filter(|family| text.contains(&farm.vip_in(*family, 0).to_string()));
         let families = families.collect();
         let front = Front { birds, announcers, directors, families, farm };
-        front.wait_for_paths([true, true])?;
+        front.wait_for_paths(&vec![true; front.directors.len()])?;
         Ok(front)
     }
 
     /// Returns which directors the router sends clients of an address to.
-    fn paths(&self, family: Family) -> Result<[bool; 2]> {
+    fn paths(&self, family: Family) -> Result<Vec<bool>> {
         let vip = self.farm.vip_in(family, 0).to_string();
         let flag = if family == Family::V4 { "-4" } else { "-6" };
         let routes = self.farm.router().run(&["ip", flag, "route", "show", &vip])?;
-        Ok([0, 1].map(|number| {
-            let via = self.farm.directors()[number].address_in(family).to_string();
+        let is_path = |host: &Host| {
+            let via = host.address_in(family).to_string();
             routes.split_whitespace().any(|word| word == via)
-        }))
+        };
+        Ok(self.farm.directors().iter().map(is_path).collect())
     }
 
-    fn wait_for_paths(&self, wanted: [bool; 2]) -> Result<()> {
+    fn wait_for_paths(&self, wanted: &[bool]) -> Result<()> {
         for family in self.families.iter().copied() {
             wait::until(&format!("the router's {family:?} paths are {wanted:?}"), || {
                 Ok(self.paths(family)? == wanted)
@@ -206,15 +220,15 @@ fn route_follows_readiness_of_director(engine: &str) -> Result<()> {
     let drained = Instant::now();
     wait::until("the route is withdrawn", || Ok(front.routes(0)?.is_empty()))?;
     println!("the routes went {:?} after the drain", drained.elapsed());
-    front.wait_for_paths([false, true])?;
+    front.wait_for_paths(&[false, true])?;
     front.has_told(0, "192.0.2.100 is withdrawn: this director is drained")?;
     front.visit()?;
     front.directors[0].command(&["undrain", "--director"])?;
-    front.wait_for_paths([true, true])?;
+    front.wait_for_paths(&[true, true])?;
 
     let dead = Instant::now();
     front.directors[0].daemon().kill9()?;
-    front.wait_for_paths([false, true])?;
+    front.wait_for_paths(&[false, true])?;
     println!("the router left the director with the dead daemon out after {:?}", dead.elapsed());
     if engine == "xdp" {
         ensure!(front.routes(0)?.contains("metric 1000"), "{}", front.routes(0)?);
@@ -222,12 +236,12 @@ fn route_follows_readiness_of_director(engine: &str) -> Result<()> {
     }
     wait::until("the orphan's routes are withdrawn", || Ok(front.routes(0)?.is_empty()))?;
     front.directors[0].start_again()?;
-    front.wait_for_paths([true, true])?;
+    front.wait_for_paths(&[true, true])?;
 
     for server in 0..2 {
         front.farm.stop_web(server)?;
     }
-    front.wait_for_paths([false, false])?;
+    front.wait_for_paths(&[false, false])?;
     front.has_told(1, "192.0.2.100 is withdrawn: web: no server works")
 }
 
@@ -325,7 +339,7 @@ fn bfd_survives_restart_upgrade_and_reload(engine: &str) -> Result<()> {
         director.daemon().kill9()?;
         director.start_again()?;
     }
-    front.wait_for_paths([true, true])?;
+    front.wait_for_paths(&[true, true])?;
     ensure!(flaps(&front) == 0, "{}", front.birds[0].log());
     // The log tells of sessions that end.
     front.farm.directors()[0].ip(&["link set eth0 down".to_owned()])?;
@@ -342,12 +356,12 @@ fn clients_reach_other_director_when_link_is_gone(engine: &str) -> Result<()> {
     let link = |state: &str| host.ip(&[format!("link set {} {state}", host.interfaces()[0].name)]);
     let time = outage(client, front.farm.service(), || {
         link("down")?;
-        front.wait_for_paths([false, true])
+        front.wait_for_paths(&[false, true])
     })?;
     println!("new connections failed for {time:?} after the link went");
     front.visit()?;
     link("up")?;
-    front.wait_for_paths([true, true])
+    front.wait_for_paths(&[true, true])
 }
 
 fn translated_connections_go_by_each_director_with_source_nat(engine: &str) -> Result<()> {
@@ -365,6 +379,51 @@ fn translated_connections_go_by_each_director_with_source_nat(engine: &str) -> R
     })
 }
 
+/// Opens connections to all directors. Returns them with their servers once each director knows
+/// all.
+fn lasting_connections(front: &Front) -> Result<Vec<(Visit, String)>> {
+    let mut visits = Vec::new();
+    for number in 0..CONNECTIONS {
+        let service = front.farm.service_in(front.families[number % front.families.len()]);
+        let mut visit = Visit::open(front.farm.client(0), service)?;
+        let name = visit.who()?;
+        visits.push((visit, name));
+    }
+    // Each director has its own sessions and those that the others have told.
+    for director in &front.directors {
+        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
+    }
+    Ok(visits)
+}
+
+fn go_on(visits: &mut [(Visit, String)], when: &str) -> Result<()> {
+    visits.iter_mut().try_for_each(|(visit, name)| {
+        let now = visit.who().with_context(|| format!("{when}, of {name}"))?;
+        ensure!(now == *name, "{when} {name} became {now}");
+        Ok(())
+    })
+}
+
+fn open_connections_go_on_when_directors_of_three_go(engine: &str) -> Result<()> {
+    if lacks(&["/usr/sbin/bird"]) {
+        return Ok(());
+    }
+    let farm = Farm::builder().servers(3).directors(3).build()?;
+    let front = Front::start_on(farm, engine, |text| {
+        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
+    })?;
+    let mut visits = lasting_connections(&front)?;
+    for (gone, paths) in [(0, [false, true, true]), (1, [false, false, true])] {
+        front.farm.directors()[gone].ip(&["link set eth0 down".to_owned()])?;
+        front.wait_for_paths(&paths)?;
+        go_on(&mut visits, &format!("after director {gone} went"))?;
+    }
+    let host = &front.farm.directors()[0];
+    host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])?;
+    front.wait_for_paths(&[true, false, true])?;
+    go_on(&mut visits, "after the return")
+}
+
 /// Opens connections to both directors, and unplugs one. All must go on.
 fn open_connections_go_on_when_one_director_goes(engine: &str) -> Result<()> {
     if lacks(&["/usr/sbin/bird"]) {
@@ -374,31 +433,14 @@ fn open_connections_go_on_when_one_director_goes(engine: &str) -> Result<()> {
     let front = Front::start_with(engine, |text| {
         format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
     })?;
-    let mut visits = Vec::new();
-    for number in 0..CONNECTIONS {
-        let service = front.farm.service_in(front.families[number % front.families.len()]);
-        let mut visit = Visit::open(front.farm.client(0), service)?;
-        let name = visit.who()?;
-        visits.push((visit, name));
-    }
-    // Each director has its own sessions and those that the other one has told.
-    for director in &front.directors {
-        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
-    }
+    let mut visits = lasting_connections(&front)?;
     let host = &front.farm.directors()[0];
     host.ip(&["link set eth0 down".to_owned()])?;
-    front.wait_for_paths([false, true])?;
-    for (visit, name) in &mut visits {
-        let now = visit.who()?;
-        ensure!(now == *name, "{name} became {now}");
-    }
+    front.wait_for_paths(&[false, true])?;
+    go_on(&mut visits, "after the director went")?;
     host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])?;
-    front.wait_for_paths([true, true])?;
-    visits.iter_mut().try_for_each(|(visit, name)| {
-        let now = visit.who()?;
-        ensure!(now == *name, "after the return {name} became {now}");
-        Ok(())
-    })
+    front.wait_for_paths(&[true, true])?;
+    go_on(&mut visits, "after the return")
 }
 
 fn frr_announces_ready_address(engine: &str) -> Result<()> {
