@@ -1,6 +1,7 @@
 //! Sessions that directors tell each other, so that connections go on at another director
 //! (docs/how-it-works/directors.md).
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -57,7 +58,7 @@ impl SessionReplicator {
         let (sessions, now) = (&memory.sessions, executor.engine.plane.now());
         let buckets = sessions.buckets();
         let Range { start, end } = self.next.min(buckets)..(self.next + buckets.div_ceil(TURNS)).min(buckets);
-        let (periods, places) = (periods(tables), Places::of(tables));
+        let (periods, places) = (periods(tables), LazyCell::new(|| Places::of(tables)));
         self.replicated_by_source.clear();
         self.replicated_by_source.resize(SOURCES, 0);
         let (mut count_all, by_source) = (0, &mut self.replicated_by_source);
@@ -90,8 +91,7 @@ impl SessionReplicator {
     }
 }
 
-/// Returns periods in which other directors' copies of the shortest lifetime are refreshed twice
-/// before they expire.
+/// Returns the refresh periods: of each kind, a third of the shortest lifetime of all VIPs.
 fn periods(tables: &Tables) -> RefreshPeriods {
     let of = |lifetime: &dyn Fn(&Vip) -> u32| {
         let shortest = tables.vips.values().map(lifetime).min().unwrap_or(u32::MAX);
@@ -121,9 +121,9 @@ fn source_of(client: IpAddr) -> usize {
 /// Places of sessions by names that all directors know.
 struct Places<'a> {
     tables: &'a Tables,
-    /// VIPs by their id, which is a session's `vip`, and by the `vip` and `port` of an affinity
-    /// entry.
+    /// VIPs by their id.
     vips: BTreeMap<u16, (&'a VipKey, &'a Vip)>,
+    /// One VIP of each service with affinity entries, by `vip` and `port` of their keys.
     of_entries: BTreeMap<(u16, u16), (&'a VipKey, &'a Vip)>,
 }
 

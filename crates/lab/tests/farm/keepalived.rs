@@ -17,6 +17,7 @@ use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
 use crate::file;
+use crate::lasting::{self, CONNECTIONS, go_on};
 use crate::outage::outage;
 use crate::page::block;
 
@@ -29,8 +30,6 @@ on_both_engines! {
     affinity_outlives_director,
 }
 
-/// Number of connections that must go on.
-const CONNECTIONS: usize = 200;
 /// Age at which a connection must outlive its director.
 const LASTING: Duration = Duration::from_millis(1_500);
 const PAGE: &str = "keepalived.md";
@@ -206,25 +205,7 @@ fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
 /// Opens connections, lets them last, and moves the address twice: by a drain, and by an unplugged
 /// cable. All connections must go on.
 fn connections_outlive_directors(pair: &Pair) -> Result<()> {
-    let open = || -> Result<Vec<(Visit, String)>> {
-        (0..CONNECTIONS)
-            .map(|_| {
-                let mut visit = Visit::open(pair.farm.client(0), pair.farm.service())?;
-                let name = visit.who()?;
-                Ok((visit, name))
-            })
-            .collect()
-    };
-    let go_on = |visits: &mut [(Visit, String)], what: &str| -> Result<()> {
-        let broken = visits.iter_mut().filter_map(|(visit, name)| match visit.who() {
-            Ok(other) if other == *name => None,
-            Ok(other) => Some(format!("{name} became {other}")),
-            Err(error) => Some(error.to_string()),
-        });
-        let broken: Vec<String> = broken.collect();
-        ensure!(broken.is_empty(), "{what}: {} of {CONNECTIONS} are broken: {broken:?}", broken.len());
-        Ok(())
-    };
+    let open = || lasting::open(pair.farm.client(0), &[pair.farm.service()]);
     let mut visits = open()?;
     wait::until("the second director knows the sessions", || {
         let listed = pair.directors[1].command(&["sessions", "--limit", "1000"])?;

@@ -47,6 +47,7 @@ mod icmp;
 mod jumbo;
 mod keepalived;
 mod kernels;
+mod lasting;
 mod link_local;
 mod listed;
 mod load;

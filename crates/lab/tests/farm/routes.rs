@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use evener_lab::evener::{Evener, program};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
@@ -19,6 +19,7 @@ use evener_lab::wait::{self, LONG};
 use serde_json::Value;
 
 use crate::file;
+use crate::lasting::{self, CONNECTIONS, go_on};
 use crate::outage::outage;
 use crate::page;
 
@@ -36,8 +37,6 @@ on_one_engine! {
     frr_announces_ready_address,
 }
 
-/// Number of connections that must go on.
-const CONNECTIONS: usize = 200;
 /// Number of reloads, restarts and upgrades that BFD must survive.
 const ROUNDS: u32 = 2;
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -379,39 +378,30 @@ fn translated_connections_go_by_each_director_with_source_nat(engine: &str) -> R
     })
 }
 
-/// Opens connections to all directors. Returns them with their servers once each director knows
-/// all.
+/// Starts a front with `count` directors and as many servers. The default policy chooses by load,
+/// so the directors choose differently.
+fn front_by_load(engine: &str, count: u8) -> Result<Front> {
+    Front::start_on(Farm::builder().servers(count).directors(count).build()?, engine, |text| {
+        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
+    })
+}
+
+/// Opens connections by all directors. Returns each with its server, once each director knows all
+/// of them: its own ones, and those that the others have told.
 fn lasting_connections(front: &Front) -> Result<Vec<(Visit, String)>> {
-    let mut visits = Vec::new();
-    for number in 0..CONNECTIONS {
-        let service = front.farm.service_in(front.families[number % front.families.len()]);
-        let mut visit = Visit::open(front.farm.client(0), service)?;
-        let name = visit.who()?;
-        visits.push((visit, name));
-    }
-    // Each director has its own sessions and those that the others have told.
+    let services: Vec<_> = front.families.iter().map(|family| front.farm.service_in(*family)).collect();
+    let visits = lasting::open(front.farm.client(0), &services)?;
     for director in &front.directors {
         wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
     }
     Ok(visits)
 }
 
-fn go_on(visits: &mut [(Visit, String)], when: &str) -> Result<()> {
-    visits.iter_mut().try_for_each(|(visit, name)| {
-        let now = visit.who().with_context(|| format!("{when}, of {name}"))?;
-        ensure!(now == *name, "{when} {name} became {now}");
-        Ok(())
-    })
-}
-
 fn open_connections_go_on_when_directors_of_three_go(engine: &str) -> Result<()> {
     if lacks(&["/usr/sbin/bird"]) {
         return Ok(());
     }
-    let farm = Farm::builder().servers(3).directors(3).build()?;
-    let front = Front::start_on(farm, engine, |text| {
-        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
-    })?;
+    let front = front_by_load(engine, 3)?;
     let mut visits = lasting_connections(&front)?;
     for (gone, paths) in [(0, [false, true, true]), (1, [false, false, true])] {
         front.farm.directors()[gone].ip(&["link set eth0 down".to_owned()])?;
@@ -429,10 +419,7 @@ fn open_connections_go_on_when_one_director_goes(engine: &str) -> Result<()> {
     if lacks(&["/usr/sbin/bird"]) {
         return Ok(());
     }
-    // The default policy chooses by load, so the directors choose differently.
-    let front = Front::start_with(engine, |text| {
-        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
-    })?;
+    let front = front_by_load(engine, 2)?;
     let mut visits = lasting_connections(&front)?;
     let host = &front.farm.directors()[0];
     host.ip(&["link set eth0 down".to_owned()])?;

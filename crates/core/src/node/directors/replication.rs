@@ -35,8 +35,8 @@ const HEAD_LEN: usize = 17;
 /// Flag of a head: the bulk is complete with this batch.
 const COMPLETE: u8 = 1;
 
-/// Kinds of items, as the first byte of an item. A session's kind is that of its IPv4 item, and one
-/// more for IPv6.
+/// Kinds of items, as the first byte of an item. The kind of an item with an IPv6 client is one
+/// higher.
 const PLACE: u8 = 1;
 const LIVES: u8 = 2;
 const ENDED: u8 = 4;

@@ -16,20 +16,20 @@ const SEEN: u32 = 1;
 /// The session was told.
 const REPLICATED: u32 = 2;
 
-/// What other directors must know of a session or an affinity entry.
+/// News of a session or an affinity entry for other directors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
     /// The session has lasted, or its refresh is due.
     Lives,
     /// A session that was told is closing.
     Ended,
-    /// The same as `Lives`, of an affinity entry.
+    /// The affinity entry has lasted, or its refresh is due.
     Affinity,
 }
 
 impl Lasting {
-    /// Returns what may be told of a slot with this value. `None` for embryonic sessions, and for
-    /// what another director has told.
+    /// Returns the news that a slot with this value may have. `None` for embryonic sessions, and
+    /// for copies of another director's sessions and entries.
     pub const fn of(value: Value) -> Option<Lasting> {
         match value.state() {
             State::Established | State::Udp => Some(Lasting::Lives),

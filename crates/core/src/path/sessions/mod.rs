@@ -395,7 +395,7 @@ impl<'a> Sessions<'a> {
         four.chain(six)
     }
 
-    /// Visits the live sessions of the buckets in `range`.
+    /// Visits the live sessions and affinity entries of the buckets in `range`.
     pub fn visit(&self, range: core::ops::Range<usize>, now: u32, mut at: impl FnMut(Session)) {
         let four = self.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
