@@ -1,4 +1,4 @@
-//! Two directors whose service address keepalived moves, with the files of
+//! Directors whose service address keepalived moves, with the files of
 //! docs/operating/keepalived.md.
 
 use std::fs::{self, Permissions};
@@ -27,6 +27,7 @@ on_both_engines! {
     gateway_of_nat_moves_with_address,
     open_connections_go_on_at_other_director,
     translated_connections_go_on_at_other_director,
+    translated_connections_go_on_when_directors_of_three_die,
     affinity_outlives_director,
 }
 
@@ -35,37 +36,43 @@ const LASTING: Duration = Duration::from_millis(1_500);
 const PAGE: &str = "keepalived.md";
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Two directors with their daemons and keepalived. Fields are dropped in order.
-struct Pair {
-    _keepalived: Vec<Proc>,
+/// Directors with their daemons and keepalived. Fields are dropped in order.
+struct Group {
+    keepalived: Vec<Proc>,
     directors: Vec<Evener>,
     farm: Farm,
 }
 
-impl Pair {
-    fn start(engine: &str) -> Result<Pair> {
-        Self::start_with(engine, |text| text, |text| text)
+impl Group {
+    fn start(engine: &str) -> Result<Group> {
+        Self::start_with(engine, 2, |text| text, |text| text)
     }
 
-    /// Starts the pair with the page's files, evener.toml and keepalived.conf edited.
+    /// Starts `count` directors with the page's files, evener.toml and keepalived.conf edited.
     fn start_with(
         engine: &str,
+        count: u8,
         edit: impl Fn(String) -> String,
         edit_keepalived: impl Fn(String) -> String,
-    ) -> Result<Pair> {
-        let farm = Farm::builder().servers(2).directors(2).build()?;
+    ) -> Result<Group> {
+        let farm = Farm::builder().servers(2).directors(count).build()?;
         let secret = farm.director().write("farm.key", SECRET)?;
         fs::set_permissions(&secret, Permissions::from_mode(0o600))?;
         let text = block(PAGE, "[farm]")?.replace("/etc/evener/farm.key", &secret.to_string_lossy());
+        let hosts = farm.directors().iter();
+        let listed: Vec<String> = hosts.map(|host| host.address().to_string()).collect();
+        let text = text.replace("[\"192.0.2.2\", \"192.0.2.3\"]", &format!("{listed:?}"));
         let text = file::engine(engine) + &edit(text);
         let directors = farm.directors().iter().map(|host| Evener::start(host, &text));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         directors.iter().try_for_each(|director| director.wait_for_servers(2, LONG).map(drop))?;
         // The director whose script succeeds first keeps the address.
-        let first = keepalived_on(farm.director(), 100, &edit_keepalived)?;
-        wait::until("the first director has the address", || has_address(farm.director()))?;
-        let keepalived = vec![first, keepalived_on(&farm.directors()[1], 90, &edit_keepalived)?];
-        Ok(Pair { _keepalived: keepalived, directors, farm })
+        let mut keepalived = Vec::new();
+        for (host, priority) in farm.directors().iter().zip([100, 90, 80]) {
+            keepalived.push(keepalived_on(host, priority, &edit_keepalived)?);
+            wait::until("the first director has the address", || has_address(farm.director()))?;
+        }
+        Ok(Group { keepalived, directors, farm })
     }
 
     /// Returns which directors have the service address.
@@ -73,7 +80,7 @@ impl Pair {
         self.farm.directors().iter().map(has_address).collect()
     }
 
-    fn wait_for_owners(&self, wanted: [bool; 2]) -> Result<()> {
+    fn wait_for_owners(&self, wanted: &[bool]) -> Result<()> {
         wait::until(&format!("the owners are {wanted:?}"), || Ok(self.owners()? == wanted))
     }
 
@@ -126,32 +133,32 @@ fn address_moves_when_director_is_drained_and_both_serve_when_both_have_it(engin
         skip::skipped("keepalived is not installed");
         return Ok(());
     }
-    let pair = Pair::start(engine)?;
-    pair.wait_for_owners([true, false])?;
-    pair.has_told(0, "this host has 192.0.2.100 now")?;
-    pair.serves(0)?;
+    let group = Group::start(engine)?;
+    group.wait_for_owners(&[true, false])?;
+    group.has_told(0, "this host has 192.0.2.100 now")?;
+    group.serves(0)?;
 
-    pair.directors[0].command(&["drain", "--director"])?;
+    group.directors[0].command(&["drain", "--director"])?;
     let drained = Instant::now();
-    pair.wait_for_owners([false, true])?;
+    group.wait_for_owners(&[false, true])?;
     println!("the address moved {:?} after the drain", drained.elapsed());
-    pair.has_told(0, "this host no longer has 192.0.2.100")?;
-    pair.serves(1)?;
+    group.has_told(0, "this host no longer has 192.0.2.100")?;
+    group.serves(1)?;
     // The director that returns waits.
-    pair.directors[0].command(&["undrain", "--director"])?;
-    wait::until("the first director is ready", || Ok(pair.directors[0].ready(&[])?.0 == 0))?;
-    pair.wait_for_owners([false, true])?;
-    pair.serves(1)?;
+    group.directors[0].command(&["undrain", "--director"])?;
+    wait::until("the first director is ready", || Ok(group.directors[0].ready(&[])?.0 == 0))?;
+    group.wait_for_owners(&[false, true])?;
+    group.serves(1)?;
 
     // Directors that don't hear each other both take the address.
-    for host in pair.farm.directors() {
+    for host in group.farm.directors() {
         host.run(&["nft", "add table inet deaf"])?;
         host.run(&["nft", "add chain inet deaf in { type filter hook input priority 0; }"])?;
         host.run(&["nft", "add rule inet deaf in ip protocol 112 drop"])?;
     }
-    pair.wait_for_owners([true, true])?;
-    [0, 1].into_iter().try_for_each(|director| pair.has_told(director, "both have 192.0.2.100"))?;
-    (0..4).try_for_each(|_| pair.visit().map(drop))
+    group.wait_for_owners(&[true, true])?;
+    [0, 1].into_iter().try_for_each(|director| group.has_told(director, "both have 192.0.2.100"))?;
+    (0..4).try_for_each(|_| group.visit().map(drop))
 }
 
 fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()> {
@@ -161,34 +168,36 @@ fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()>
     }
     let both = "addresses = [\"192.0.2.100:80\", \"[2001:db8::100]:80\"]";
     let excluded = "    virtual_ipaddress_excluded {\n        2001:db8::100/128\n    }\n    track_script {";
-    let pair = Pair::start_with(
+    let group = Group::start_with(
         engine,
+        2,
         |text| text.replace("address = \"192.0.2.100:80\"", both),
         |text| text.replace("    track_script {", excluded),
     )?;
-    let visit = |family| Visit::open(pair.farm.client(0), pair.farm.service_in(family))?.who_and_close();
+    let visit = |family| Visit::open(group.farm.client(0), group.farm.service_in(family))?.who_and_close();
     Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))?;
-    let host = pair.farm.director();
-    let time = outage(pair.farm.client(0), pair.farm.service(), || {
+    let host = group.farm.director();
+    let time = outage(group.farm.client(0), group.farm.service(), || {
         host.ip(&["link set eth0 down".to_owned()])?;
-        wait::until("the other director has the address", || has_address(&pair.farm.directors()[1]))
+        wait::until("the other director has the address", || has_address(&group.farm.directors()[1]))
     })?;
     println!("new connections failed for {time:?} after the link went");
     Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))
 }
 
-/// Starts a pair with method nat, whose gateway moves with the address.
-fn pair_with_gateway(engine: &str, policy: &str) -> Result<Pair> {
-    let pair = Pair::start_with(
+/// Starts `count` directors with method nat, whose gateway moves with the address.
+fn group_with_gateway(engine: &str, count: u8, policy: &str) -> Result<Group> {
+    let group = Group::start_with(
         engine,
+        count,
         |text| text.replace("policy = \"hash\"", &format!("{policy}method = \"nat\"")),
         |text| text.replace("192.0.2.100/32\n", "192.0.2.100/32\n        192.0.2.254/24\n"),
     )?;
-    for server in pair.farm.servers() {
+    for server in group.farm.servers() {
         server.ip(&["route replace default via 192.0.2.254".to_owned()])?;
     }
-    pair.serves(0)?;
-    Ok(pair)
+    group.serves(0)?;
+    Ok(group)
 }
 
 fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
@@ -196,31 +205,31 @@ fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
         skip::skipped("keepalived is not installed");
         return Ok(());
     }
-    let pair = pair_with_gateway(engine, "policy = \"round-robin\"\n")?;
-    pair.directors[0].command(&["drain", "--director"])?;
-    pair.wait_for_owners([false, true])?;
-    pair.serves(1)
+    let group = group_with_gateway(engine, 2, "policy = \"round-robin\"\n")?;
+    group.directors[0].command(&["drain", "--director"])?;
+    group.wait_for_owners(&[false, true])?;
+    group.serves(1)
 }
 
 /// Opens connections, lets them last, and moves the address twice: by a drain, and by an unplugged
 /// cable. All connections must go on.
-fn connections_outlive_directors(pair: &Pair) -> Result<()> {
-    let open = || lasting::open(pair.farm.client(0), &[pair.farm.service()]);
+fn connections_outlive_directors(group: &Group) -> Result<()> {
+    let open = || lasting::open(group.farm.client(0), &[group.farm.service()]);
     let mut visits = open()?;
     wait::until("the second director knows the sessions", || {
-        let listed = pair.directors[1].command(&["sessions", "--limit", "1000"])?;
+        let listed = group.directors[1].command(&["sessions", "--limit", "1000"])?;
         Ok(listed.lines().filter(|line| line.contains("replicated")).count() >= CONNECTIONS)
     })?;
-    pair.directors[0].command(&["drain", "--director"])?;
-    pair.wait_for_owners([false, true])?;
-    pair.serves(1)?;
+    group.directors[0].command(&["drain", "--director"])?;
+    group.wait_for_owners(&[false, true])?;
+    group.serves(1)?;
     go_on(&mut visits, "after the drain")?;
-    pair.directors[0].command(&["undrain", "--director"])?;
-    wait::until("the first director is ready", || Ok(pair.directors[0].ready(&[])?.0 == 0))?;
+    group.directors[0].command(&["undrain", "--director"])?;
+    wait::until("the first director is ready", || Ok(group.directors[0].ready(&[])?.0 == 0))?;
     let mut later = open()?;
     std::thread::sleep(LASTING);
-    pair.farm.directors()[1].ip(&["link set eth0 down".to_owned()])?;
-    wait::until("the first director has the address", || has_address(pair.farm.director()))?;
+    group.farm.directors()[1].ip(&["link set eth0 down".to_owned()])?;
+    wait::until("the first director has the address", || has_address(group.farm.director()))?;
     go_on(&mut visits, "after the cable was unplugged")?;
     go_on(&mut later, "opened later")
 }
@@ -231,8 +240,9 @@ fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
         return Ok(());
     }
     // The default policy chooses by load, so the directors choose differently.
-    connections_outlive_directors(&Pair::start_with(
+    connections_outlive_directors(&Group::start_with(
         engine,
+        2,
         |text| text.replace("policy = \"hash\"\n", ""),
         |text| text,
     )?)
@@ -243,27 +253,28 @@ fn affinity_outlives_director(engine: &str) -> Result<()> {
         skip::skipped("keepalived is not installed");
         return Ok(());
     }
-    let pair = Pair::start_with(
+    let group = Group::start_with(
         engine,
+        2,
         |text| text.replace("policy = \"hash\"", "policy = \"round-robin\"\naffinity = \"10m\""),
         |text| text,
     )?;
-    let servers = (0..3).map(|_| pair.visit()).collect::<Result<Vec<_>>>()?;
+    let servers = (0..3).map(|_| group.visit()).collect::<Result<Vec<_>>>()?;
     let server = &servers[0];
     ensure!(servers.iter().all(|one| one == server), "{servers:?}");
     wait::until("the second director knows the client", || {
-        let known: Vec<AffinityEntry> = pair.directors[1].json(&["affinity"])?;
+        let known: Vec<AffinityEntry> = group.directors[1].json(&["affinity"])?;
         Ok(known.iter().any(|entry| entry.server == *server))
     })?;
     for director in [0, 1] {
-        pair.directors[director].command(&["drain", "--director"])?;
-        pair.wait_for_owners([director == 1, director == 0])?;
-        pair.serves(1 - director)?;
+        group.directors[director].command(&["drain", "--director"])?;
+        group.wait_for_owners(&[director == 1, director == 0])?;
+        group.serves(1 - director)?;
         for _ in 0..4 {
-            assert_eq!(pair.visit()?, *server);
+            assert_eq!(group.visit()?, *server);
         }
-        pair.directors[director].command(&["undrain", "--director"])?;
-        wait::until("the director is ready", || Ok(pair.directors[director].ready(&[])?.0 == 0))?;
+        group.directors[director].command(&["undrain", "--director"])?;
+        wait::until("the director is ready", || Ok(group.directors[director].ready(&[])?.0 == 0))?;
     }
     Ok(())
 }
@@ -273,5 +284,27 @@ fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {
         skip::skipped("keepalived is not installed");
         return Ok(());
     }
-    connections_outlive_directors(&pair_with_gateway(engine, "")?)
+    connections_outlive_directors(&group_with_gateway(engine, 2, "")?)
+}
+
+/// Kills all of a director, and unplugs it, as when its host loses power; then the next one.
+fn translated_connections_go_on_when_directors_of_three_die(engine: &str) -> Result<()> {
+    if !Path::new("/usr/sbin/keepalived").exists() {
+        skip::skipped("keepalived is not installed");
+        return Ok(());
+    }
+    let mut group = group_with_gateway(engine, 3, "")?;
+    let mut visits = lasting::open(group.farm.client(0), &[group.farm.service()])?;
+    for director in &group.directors {
+        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
+    }
+    for gone in [0, 1] {
+        group.farm.directors()[gone].ip(&["link set eth0 down".to_owned()])?;
+        group.directors[gone].daemon().kill9()?;
+        group.keepalived[gone].kill9()?;
+        wait::until("the next director has the address", || has_address(&group.farm.directors()[gone + 1]))?;
+        group.serves(gone + 1)?;
+        go_on(&mut visits, &format!("after director {gone} died"))?;
+    }
+    Ok(())
 }

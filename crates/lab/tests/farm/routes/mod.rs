@@ -1,13 +1,15 @@
 //! Directors whose service addresses BIRD or FRR announces, with the files of
 //! docs/operating/bird.md.
 
+mod outlive;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use evener_lab::evener::{Evener, program};
+use evener_lab::evener::{Agent, Evener, program};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
@@ -19,7 +21,6 @@ use evener_lab::wait::{self, LONG};
 use serde_json::Value;
 
 use crate::file;
-use crate::lasting::{self, CONNECTIONS, go_on};
 use crate::outage::outage;
 use crate::page;
 
@@ -27,8 +28,6 @@ on_both_engines! {
     route_follows_readiness_of_director,
     clients_reach_other_director_when_link_is_gone,
     translated_connections_go_by_each_director_with_source_nat,
-    open_connections_go_on_when_one_director_goes,
-    open_connections_go_on_when_directors_of_three_go,
 }
 
 on_one_engine! {
@@ -53,6 +52,7 @@ struct Front {
     birds: Vec<Proc>,
     announcers: Vec<Proc>,
     directors: Vec<Evener>,
+    _agents: Vec<Agent>,
     /// Families of the service's addresses.
     families: Vec<Family>,
     farm: Farm,
@@ -104,15 +104,22 @@ impl Front {
 
     /// Starts all with the page's files, of which evener.toml is edited.
     fn start_with(engine: &str, edit: impl FnOnce(&str) -> String) -> Result<Front> {
-        Self::start_on(Farm::builder().servers(2).directors(2).build()?, engine, edit)
+        let farm = Farm::builder().servers(2).directors(2).build()?;
+        Self::start_on(farm, engine, edit, no_agents)
     }
 
-    fn start_on(farm: Farm, engine: &str, edit: impl FnOnce(&str) -> String) -> Result<Front> {
+    fn start_on(
+        farm: Farm,
+        engine: &str,
+        edit: impl FnOnce(&str) -> String,
+        agents: impl FnOnce(&[Host], &str) -> Result<Vec<Agent>>,
+    ) -> Result<Front> {
         let addresses: Vec<String> =
             farm.directors().iter().map(|host| format!("{:?}", host.address().to_string())).collect();
         let listed = format!("directors = [{}]", addresses.join(", "));
         let text = config(&farm, engine)?;
         let text = edit(&text.replace("directors = [\"192.0.2.2\", \"192.0.2.3\"]", &listed));
+        let agents = agents(farm.servers(), &text)?;
         let directors = farm.directors().iter().map(|host| Evener::start_by(host, &text, &[], &["--keep"]));
         let directors: Vec<Evener> = directors.collect::<Result<_>>()?;
         farm.router().run(&["sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1"])?;
@@ -130,7 +137,7 @@ impl Front {
         let families =
             Family::BOTH.into_iter().filter(|family| text.contains(&farm.vip_in(*family, 0).to_string()));
         let families = families.collect();
-        let front = Front { birds, announcers, directors, families, farm };
+        let front = Front { birds, announcers, directors, _agents: agents, families, farm };
         front.wait_for_paths(&vec![true; front.directors.len()])?;
         Ok(front)
     }
@@ -173,11 +180,21 @@ impl Front {
         routes(&self.farm.directors()[director], "91")
     }
 
+    /// Plugs an unplugged director in again.
+    fn plug(&self, director: usize) -> Result<()> {
+        let host = &self.farm.directors()[director];
+        host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])
+    }
+
     fn has_told(&self, director: usize, text: &str) -> Result<()> {
         wait::until(&format!("director {director} tells {text:?}"), || {
             Ok(self.announcers[director].log().contains(text))
         })
     }
+}
+
+fn no_agents(_: &[Host], _: &str) -> Result<Vec<Agent>> {
+    Ok(Vec::new())
 }
 
 /// Returns a host's routes of both families by this protocol.
@@ -376,58 +393,6 @@ fn translated_connections_go_by_each_director_with_source_nat(engine: &str) -> R
         front.visit()?;
         Ok(front.connections(0)? > 0 && front.connections(1)? > 0)
     })
-}
-
-/// Starts a front with `count` directors and as many servers. The default policy chooses by load,
-/// so the directors choose differently.
-fn front_by_load(engine: &str, count: u8) -> Result<Front> {
-    Front::start_on(Farm::builder().servers(count).directors(count).build()?, engine, |text| {
-        format!("[announce]\nhold = \"1s\"\n{}", text.replace("policy = \"hash\"\n", ""))
-    })
-}
-
-/// Opens connections by all directors. Returns each with its server, once each director knows all
-/// of them: its own ones, and those that the others have told.
-fn lasting_connections(front: &Front) -> Result<Vec<(Visit, String)>> {
-    let services: Vec<_> = front.families.iter().map(|family| front.farm.service_in(*family)).collect();
-    let visits = lasting::open(front.farm.client(0), &services)?;
-    for director in &front.directors {
-        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
-    }
-    Ok(visits)
-}
-
-fn open_connections_go_on_when_directors_of_three_go(engine: &str) -> Result<()> {
-    if lacks(&["/usr/sbin/bird"]) {
-        return Ok(());
-    }
-    let front = front_by_load(engine, 3)?;
-    let mut visits = lasting_connections(&front)?;
-    for (gone, paths) in [(0, [false, true, true]), (1, [false, false, true])] {
-        front.farm.directors()[gone].ip(&["link set eth0 down".to_owned()])?;
-        front.wait_for_paths(&paths)?;
-        go_on(&mut visits, &format!("after director {gone} went"))?;
-    }
-    let host = &front.farm.directors()[0];
-    host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])?;
-    front.wait_for_paths(&[true, false, true])?;
-    go_on(&mut visits, "after the return")
-}
-
-/// Opens connections to both directors, and unplugs one. All must go on.
-fn open_connections_go_on_when_one_director_goes(engine: &str) -> Result<()> {
-    if lacks(&["/usr/sbin/bird"]) {
-        return Ok(());
-    }
-    let front = front_by_load(engine, 2)?;
-    let mut visits = lasting_connections(&front)?;
-    let host = &front.farm.directors()[0];
-    host.ip(&["link set eth0 down".to_owned()])?;
-    front.wait_for_paths(&[false, true])?;
-    go_on(&mut visits, "after the director went")?;
-    host.ip(&["link set eth0 up".to_owned(), "route add default via 192.0.2.1".to_owned()])?;
-    front.wait_for_paths(&[true, true])?;
-    go_on(&mut visits, "after the return")
 }
 
 fn frr_announces_ready_address(engine: &str) -> Result<()> {
