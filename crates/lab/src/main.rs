@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use evener_lab::ab;
-use evener_lab::bench::{self, Effort, What};
+use evener_lab::benches::ab;
+use evener_lab::benches::{self, Effort, What};
 use evener_lab::demo;
-use evener_lab::load::Load;
+use evener_lab::harness::verify_bpf;
 use evener_lab::mutants::{self, Wanted};
 use evener_lab::unit_files::{self, Unit};
-use evener_lab::verify;
+use evener_lab::workloads::load::Load;
 use evener_sim as sim;
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
@@ -201,9 +201,8 @@ fn main() -> ExitCode {
             mutants::run(&Wanted { drawn, seed, farms, only_farms, directory }).map(|()| ExitCode::SUCCESS)
         }
         Command::Ab { requests } => compare(requests),
-        Command::Verify { folders } => {
-            verify::print(&folders).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Command::Verify { folders } => verify_bpf::print(&folders)
+            .map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Command::Unit { show, file, words } => Unit::read(&file)
             .and_then(|unit| unit_files::exec_restricted(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),
@@ -263,7 +262,7 @@ fn show(json: bool) -> Result<ExitCode> {
 }
 
 fn measure(effort: Effort, plots: Option<&Path>, katran: Option<&Path>, json: bool) -> Result<ExitCode> {
-    let report = bench::run(effort, plots, katran)?;
+    let report = benches::run(effort, plots, katran)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?)
     } else {

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::Result;
 use evener_dataplane::xdp::Hook;
 use evener_lab::cases::{self, Cables, CaseFile, Spec, Tally, run};
-use evener_lab::skip;
+use evener_lab::harness::engines;
 
 fn files() -> Result<Vec<CaseFile>> {
     let files = cases::load(&cases::directory())?;
@@ -44,7 +44,7 @@ fn the_core_does_the_same_the_long_way() -> Result<()> {
 
 #[test]
 fn the_c_does_the_same_the_long_way() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let tallies: Vec<Tally> =
@@ -54,7 +54,7 @@ fn the_c_does_the_same_the_long_way() -> Result<()> {
 }
 
 fn the_kernel_does_what_the_cases_say(hook: Hook) -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let tallies: Vec<Tally> =
@@ -75,7 +75,7 @@ fn tc_program_passes_all_cases() -> Result<()> {
 
 #[test]
 fn packet_engine_passes_all_cases() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     // All files run at the same time, each in its own namespace, because most of the time is spent

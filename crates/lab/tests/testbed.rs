@@ -8,21 +8,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use evener_lab::bare_hop::{Hop, Method};
+use evener_lab::clients::fragments::Order;
+use evener_lab::clients::transfer;
+use evener_lab::clients::udp_echo;
 use evener_lab::evener::{self, Agent};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, Shape};
-use evener_lab::fragments::Order;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::{dns, owner, skip, transfer, udp};
+use evener_lab::harness::cleanup;
+use evener_lab::harness::engines;
+use evener_lab::network::bare_hop::{Hop, Method};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::servers::dnsmasq;
+use evener_lab::workloads::load::Load;
 
 /// Set in the child process of [`killed_owner_leaves_no_namespaces`].
 const VICTIM: &str = "EVENER_LAB_VICTIM";
 
 #[test]
 fn servers_answer_straight_through_the_router() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().servers(3).server_lans(2).clients(2).build()?;
@@ -49,7 +53,7 @@ fn servers_answer_straight_through_the_router() -> Result<()> {
 
 #[test]
 fn every_shape_carries_both_families() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let builders = [
@@ -91,7 +95,7 @@ fn page(target: SocketAddr, name: &str) -> String {
 
 #[test]
 fn narrow_link_sends_too_big() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     for builder in [Farm::builder().remote(), Farm::builder().remote().offload_all()] {
@@ -115,7 +119,7 @@ fn narrow_link_sends_too_big() -> Result<()> {
 
 #[test]
 fn arp_answers_match_setup() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let silent = Farm::builder().servers(2).silent().build()?;
@@ -137,7 +141,7 @@ fn arp_answers_match_setup() -> Result<()> {
 
 #[test]
 fn faults_are_felt_and_heal() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().servers(2).build()?;
@@ -185,7 +189,7 @@ fn faults_are_felt_and_heal() -> Result<()> {
 
 #[test]
 fn load_generator_reports_broken_answers() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().build()?;
@@ -216,14 +220,14 @@ fn load_generator_reports_broken_answers() -> Result<()> {
 
 #[test]
 fn datagrams_come_back_with_a_name() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().build()?;
     let address = SocketAddr::from((farm.server(0).address(), 5353));
-    let client = udp::Client::open(farm.client(0), address, Duration::from_millis(500))?;
+    let client = udp_echo::Client::open(farm.client(0), address, Duration::from_millis(500))?;
     assert!(client.request("anybody?").is_err());
-    let echo = udp::Echo::start(farm.server(0), address)?;
+    let echo = udp_echo::Echo::start(farm.server(0), address)?;
     assert_eq!(client.request("who are you?")?, "web1");
     drop(echo);
     assert!(client.request("still there?").is_err());
@@ -232,7 +236,7 @@ fn datagrams_come_back_with_a_name() -> Result<()> {
 
 #[test]
 fn datagrams_in_fragments_come_whole_in_any_order() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().remote().build()?;
@@ -241,8 +245,8 @@ fn datagrams_in_fragments_come_whole_in_any_order() -> Result<()> {
     for family in Family::BOTH {
         for (port, order) in (5353..).zip(Order::ALL) {
             let address = SocketAddr::new(server.address_in(family), port);
-            let _echo = udp::Echo::start_cut(&farm, server, address, order)?;
-            let asked = udp::Client::open(client, address, Duration::from_secs(2))?;
+            let _echo = udp_echo::Echo::start_cut(&farm, server, address, order)?;
+            let asked = udp_echo::Client::open(client, address, Duration::from_secs(2))?;
             assert_eq!(asked.request("short").ok().as_deref(), Some("web1"), "{family} {order:?}");
             assert_eq!(asked.request_truncated(&farm, client, &text, order)?, "web1", "{family} {order:?}");
         }
@@ -252,14 +256,14 @@ fn datagrams_in_fragments_come_whole_in_any_order() -> Result<()> {
 
 #[test]
 fn a_dns_server_answers_in_several_packets() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().build()?;
-    let _server = dns::Server::start(farm.server(0))?;
+    let _server = dnsmasq::Server::start(farm.server(0))?;
     for family in Family::BOTH {
-        let address = SocketAddr::new(farm.server(0).address_in(family), dns::PORT);
-        let client = dns::Client::open(farm.client(0), address, Duration::from_secs(2))?;
+        let address = SocketAddr::new(farm.server(0).address_in(family), dnsmasq::PORT);
+        let client = dnsmasq::Client::open(farm.client(0), address, Duration::from_secs(2))?;
         assert_eq!(client.who()?, "web1", "{family}");
         let recording = farm.server(0).record(0)?;
         client.big(0)?;
@@ -272,7 +276,7 @@ fn a_dns_server_answers_in_several_packets() -> Result<()> {
 
 #[test]
 fn recording_has_all_frames_and_detects_errors() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().build()?;
@@ -294,7 +298,7 @@ fn recording_has_all_frames_and_detects_errors() -> Result<()> {
 
 #[test]
 fn dropped_farm_leaves_no_namespaces() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().servers(2).build()?;
@@ -315,7 +319,7 @@ fn killed_owner_leaves_no_namespaces() -> Result<()> {
     if std::env::var_os(VICTIM).is_some() {
         return be_the_victim();
     }
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut victim = Command::new(std::env::current_exe()?)
@@ -324,19 +328,19 @@ fn killed_owner_leaves_no_namespaces() -> Result<()> {
         .stdout(Stdio::null())
         .spawn()?;
     let pid = victim.id();
-    let built = wait_until(|| owner::namespaces_of(pid).len() == 5 && !web_servers_of(pid).is_empty());
-    assert!(built, "the victim did not build its farm: {:?}", owner::namespaces_of(pid));
+    let built = wait_until(|| cleanup::namespaces_of(pid).len() == 5 && !web_servers_of(pid).is_empty());
+    assert!(built, "the victim did not build its farm: {:?}", cleanup::namespaces_of(pid));
     let servers = web_servers_of(pid);
     victim.kill()?;
     victim.wait()?;
-    assert!(wait_until(|| owner::namespaces_of(pid).is_empty()), "{:?}", owner::namespaces_of(pid));
+    assert!(wait_until(|| cleanup::namespaces_of(pid).is_empty()), "{:?}", cleanup::namespaces_of(pid));
     assert!(wait_until(|| servers.iter().all(|server| !running(*server))), "{servers:?}");
     Ok(())
 }
 
 #[test]
 fn leftovers_of_dead_owners_are_removed() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut gone = Command::new("true").spawn()?;
@@ -348,9 +352,9 @@ fn leftovers_of_dead_owners_are_removed() -> Result<()> {
     let reused = format!("ev{}-1-0-web1", process::id());
     assert!(Command::new("ip").args(["netns", "add", &reused]).status()?.success());
     let farm = Farm::builder().build()?;
-    owner::reap_dead();
-    assert!(owner::namespaces_of(pid).is_empty());
-    assert!(!owner::namespaces_of(process::id()).contains(&reused));
+    cleanup::reap_dead();
+    assert!(cleanup::namespaces_of(pid).is_empty());
+    assert!(!cleanup::namespaces_of(process::id()).contains(&reused));
     assert!(farm.server(0).netns().path().exists(), "the living are left alone");
     Ok(())
 }
@@ -362,7 +366,7 @@ fn be_the_victim() -> Result<()> {
 }
 
 fn web_servers_of(owner: u32) -> Vec<u32> {
-    owner::namespaces_of(owner)
+    cleanup::namespaces_of(owner)
         .iter()
         .filter(|name| name.ends_with("-web1"))
         .flat_map(|name| {
@@ -393,7 +397,7 @@ fn wait_until(condition: impl Fn() -> bool) -> bool {
 
 #[test]
 fn a_bare_hop_passes_requests_on() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     for method in [Method::Link, Method::Tunnel] {

@@ -8,9 +8,9 @@ use evener_core::net::wire::Mac;
 
 use super::CaseFile;
 use super::routes::{Next, Route};
-use crate::netns::{Netns, ip_batch};
-use crate::owner;
-use crate::wait;
+use crate::harness::cleanup;
+use crate::harness::wait;
+use crate::network::netns::{Netns, ip_batch};
 
 /// First interface index; the loopback interface already has index 1.
 pub(super) const FIRST: u32 = 100;
@@ -30,7 +30,7 @@ impl Ground {
     /// # Errors
     /// Fails without root.
     pub(super) fn lay(file: &CaseFile, forwarding: bool) -> Result<Ground> {
-        let prefix = owner::next_prefix()?;
+        let prefix = cleanup::next_prefix()?;
         let ground = Ground { netns: Netns::new(format!("{prefix}cases")), prefix };
         ip_batch(&[], &[format!("netns add {}", ground.netns.name())])?;
         let mut lines = vec!["link set lo up".to_owned()];
@@ -69,7 +69,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        owner::reap(&self.prefix);
+        cleanup::reap(&self.prefix);
     }
 }
 

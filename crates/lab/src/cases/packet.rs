@@ -27,7 +27,7 @@ use super::sniffer::Sniffer;
 use super::{
     Action, Case, CaseFile, Exit, FIRST_EPOCH, Lease, MARKER, Packet, SEED, Seen, Subject, Tally, keys, run,
 };
-use crate::owner;
+use crate::harness::cleanup;
 
 /// Timeout of a frame on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -59,8 +59,8 @@ impl Cables {
     /// # Errors
     /// Fails if a socket can't be opened on the other ends.
     pub fn run(&self, file: &CaseFile) -> Result<Tally> {
-        let session_file = owner::directory().join(format!("{}sessions", self.ground.prefix));
-        fs::create_dir_all(owner::directory())?;
+        let session_file = cleanup::directory().join(format!("{}sessions", self.ground.prefix));
+        fs::create_dir_all(cleanup::directory())?;
         self.ground.netns.enter(|| -> Result<Tally> {
             let tags = has_tags(file);
             let mut ends = vec![(Exit::Host, End::open("lo", false)?)];

@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::evener::{self, Evener, Server};
 use crate::farm::Farm;
-use crate::faults::Traffic;
-use crate::load::{Load, Running};
-use crate::proxies::HaProxy;
-use crate::table::{bytes, median, thousands};
+use crate::harness::table::{bytes, median, thousands};
+use crate::network::faults::Traffic;
+use crate::servers::proxies::HaProxy;
+use crate::workloads::load::{Load, Running};
 pub use outcome::{Clients, Outcome, Speed};
 pub use stay::stay;
 

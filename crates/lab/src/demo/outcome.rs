@@ -2,9 +2,9 @@ use serde::Serialize;
 
 use super::{bytes, thousands};
 use crate::evener::Server;
-use crate::faults::Traffic;
-use crate::load::Report;
-use crate::table::Table;
+use crate::harness::table::Table;
+use crate::network::faults::Traffic;
+use crate::workloads::load::Report;
 
 /// Results of the demonstration.
 #[derive(Debug, Default, Serialize)]

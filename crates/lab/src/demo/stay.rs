@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::{Audience, FOUND_WITHIN, SERVERS, Stage};
 use crate::evener::{self, Evener};
 use crate::farm::Farm;
-use crate::host::Host;
+use crate::network::host::Host;
 
 /// Admin address, of the daemon in its network namespace and of the relay outside.
 const ADMIN: ([u8; 4], u16) = ([127, 0, 0, 1], 9180);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::de::DeserializeOwned;
 
 use super::Evener;
-use crate::host::Host;
+use crate::network::host::Host;
 
 /// Admin socket of a host's daemon. As a file it is usable from any namespace.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 
 use super::{LIMIT, program};
-use crate::host::Host;
-use crate::proc::Proc;
+use crate::harness::process::Proc;
+use crate::network::host::Host;
 use crate::unit_files;
 
 /// Running agent. Dropping the value stops it.

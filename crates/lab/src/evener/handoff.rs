@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::{Agent, Evener, in_turn, program};
-use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
-use crate::host::Host;
-use crate::wait::{self, LONG};
+use crate::harness::wait::{self, LONG};
+use crate::network::family::Family;
+use crate::network::host::Host;
 
 /// Settings of a handoff service's file, besides the farm's addresses.
 #[derive(Clone, Debug)]

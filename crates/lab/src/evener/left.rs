@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::host::Host;
+use crate::network::host::Host;
 
 /// Folders of daemons' files and pins, with a subfolder for each network namespace.
 const FOLDERS: [&str; 2] = ["/run/evener", "/sys/fs/bpf/evener"];

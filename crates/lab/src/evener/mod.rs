@@ -15,9 +15,10 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
 use crate::farm::{Arp, Farm, WEB_PORT};
-use crate::host::Host;
-use crate::proc::Proc;
-use crate::{unit_files, wait};
+use crate::harness::process::Proc;
+use crate::harness::wait;
+use crate::network::host::Host;
+use crate::unit_files;
 
 pub use admin::AdminSocket;
 pub use agent::Agent;

@@ -6,10 +6,10 @@ use std::thread;
 use anyhow::{Context, Result, anyhow};
 
 use super::{Evener, Peer, program};
-use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
-use crate::host::Host;
-use crate::wait::{self, LONG};
+use crate::harness::wait::{self, LONG};
+use crate::network::family::Family;
+use crate::network::host::Host;
 
 /// Port of the datagrams between hosts.
 pub const PEERS_PORT: u16 = 9181;

@@ -5,9 +5,9 @@ use std::fs;
 use anyhow::Result;
 
 use super::{Builder, Farm};
-use crate::host::{Host, Interface};
-use crate::netns::ip_batch;
-use crate::wait;
+use crate::harness::wait;
+use crate::network::host::{Host, Interface};
+use crate::network::netns::ip_batch;
 
 /// First bytes of the MAC address of the card at the switch's end; see [`Builder::cards`].
 const SWITCH_END: &str = "06:00:";

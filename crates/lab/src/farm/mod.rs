@@ -12,13 +12,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::family::Family;
-use crate::host::Host;
-use crate::lan::{self, Lan};
-use crate::netns::Netns;
-use crate::owner;
-use crate::proc::Proc;
-use crate::web;
+use crate::harness::cleanup;
+use crate::harness::process::Proc;
+use crate::network::family::Family;
+use crate::network::host::Host;
+use crate::network::lan::{self, Lan};
+use crate::network::netns::Netns;
+use crate::servers::nginx;
 
 /// Port of the web servers.
 pub const WEB_PORT: u16 = 80;
@@ -201,8 +201,8 @@ impl Builder {
         if !nix::unistd::geteuid().is_root() {
             bail!("Network namespaces need root: run this as root, or with sudo");
         }
-        let prefix = owner::next_prefix()?;
-        let files = owner::directory().join(format!("{prefix}files"));
+        let prefix = cleanup::next_prefix()?;
+        let files = cleanup::directory().join(format!("{prefix}files"));
         fs::create_dir_all(&files).with_context(|| format!("Making {} failed", files.display()))?;
         let mut farm = Farm::planned(self, prefix, files);
         farm.raise().context("Building the farm failed; what was built of it is removed again")?;
@@ -291,7 +291,7 @@ impl Farm {
         &self.clients
     }
 
-    /// Namespace of the switch; [`Interface::port`](crate::host::Interface::port) has the names of
+    /// Namespace of the switch; [`Interface::port`](crate::network::host::Interface::port) has the names of
     /// its ports.
     pub fn switch(&self) -> &Netns {
         &self.switch
@@ -410,8 +410,8 @@ impl Farm {
     /// Starts a server's nginx and waits until it listens.
     pub fn start_web(&mut self, number: usize) -> Result<()> {
         let host = &self.servers[number];
-        let mut nginx = web::start(host)?;
-        web::wait_until_listening(host, &mut nginx)?;
+        let mut nginx = nginx::start(host)?;
+        nginx::wait_until_listening(host, &mut nginx)?;
         self.webs[number] = Some(nginx);
         Ok(())
     }
@@ -423,7 +423,7 @@ impl Farm {
 
     /// Makes a server's `/healthz` return 200 or 503; all other pages are served as before.
     pub fn set_healthy(&self, number: usize, healthy: bool) -> Result<()> {
-        web::set_healthy(&self.servers[number], healthy)
+        nginx::set_healthy(&self.servers[number], healthy)
     }
 }
 
@@ -431,6 +431,6 @@ impl Drop for Farm {
     fn drop(&mut self) {
         self.webs.clear();
         self.director_webs.clear();
-        owner::reap(&self.prefix);
+        cleanup::reap(&self.prefix);
     }
 }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::{Arp, Builder, Farm, Offload, Shape};
-use crate::family::Family;
-use crate::host::{Host, Interface};
-use crate::lan::{self, Lan, number};
-use crate::netns::{Netns, ip_batch};
-use crate::web;
+use crate::network::family::Family;
+use crate::network::host::{Host, Interface};
+use crate::network::lan::{self, Lan, number};
+use crate::network::netns::{Netns, ip_batch};
+use crate::servers::nginx;
 
 /// Settings of every host. Replies take another path than requests, so strict reverse path filters
 /// are off. IPv6 addresses are only the configured ones, and usable at once.
@@ -83,20 +83,20 @@ impl Farm {
         self.directors.iter().try_for_each(|host| self.configure_director(host))?;
         self.servers.iter().try_for_each(|host| self.configure_server(host))?;
         self.clients.iter().try_for_each(|host| self.configure_client(host))?;
-        web::write_pages(&self.files)?;
+        nginx::write_pages(&self.files)?;
         for host in &self.servers {
-            self.webs.push(Some(web::start(host)?));
+            self.webs.push(Some(nginx::start(host)?));
         }
         if self.spec.director_serves {
             for host in &self.directors {
-                let mut nginx = web::start(host)?;
-                web::wait_until_listening(host, &mut nginx)?;
+                let mut nginx = nginx::start(host)?;
+                nginx::wait_until_listening(host, &mut nginx)?;
                 self.director_webs.push(nginx);
             }
         }
         // all start in parallel, then all are awaited
         let webs = self.webs.iter_mut().flatten();
-        self.servers.iter().zip(webs).try_for_each(|(host, nginx)| web::wait_until_listening(host, nginx))
+        self.servers.iter().zip(webs).try_for_each(|(host, nginx)| nginx::wait_until_listening(host, nginx))
     }
 
     /// Creates namespaces and links, and configures the hosts' addresses.

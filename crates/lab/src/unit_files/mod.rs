@@ -13,7 +13,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use nix::sys::resource::{RLIM_INFINITY, Resource};
 
-use crate::{evener, owner};
+use crate::evener;
+use crate::harness::cleanup;
 
 pub use confine::exec_restricted;
 
@@ -230,7 +231,7 @@ pub(crate) fn words(name: &str, program: &str, config: &Path) -> Result<Vec<Stri
 /// Returns the words that run another command with the restrictions of a shipped unit.
 pub fn words_for(name: &str, command: &[String]) -> Result<Vec<String>> {
     let program = command.first().map(Path::new).and_then(Path::parent);
-    let files = owner::directory();
+    let files = cleanup::directory();
     let shown = program.into_iter().chain([files.as_path()]).filter(|path| path.is_absolute());
     let mut words = vec![evener::beside("evener-lab")?.display().to_string(), "unit".to_owned()];
     words.extend(shown.flat_map(|path| ["--show".to_owned(), path.display().to_string()]));

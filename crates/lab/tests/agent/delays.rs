@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::farm::Farm;
-use evener_lab::proc::Proc;
+use evener_lab::harness::process::Proc;
 use serde_json::Value;
 
 use crate::Agent;

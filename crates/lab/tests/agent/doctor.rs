@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result};
 use evener_lab::evener::program;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::{skip, wait};
+use evener_lab::harness::engines;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use serde::Deserialize;
 
 use crate::tunnels::config;
@@ -35,7 +36,7 @@ fn new(host: &Host, before: &[String]) -> Result<Vec<String>> {
 
 #[test]
 fn a_tunnel_server_is_looked_at() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().bare().build()?;
@@ -73,7 +74,7 @@ fn a_tunnel_server_is_looked_at() -> Result<()> {
 
 #[test]
 fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -103,7 +104,7 @@ fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
 /// Clients' packets arrive on the director's link, and the route back uses another link.
 #[test]
 fn strict_reverse_path_filter_of_l2_server_is_reported() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let (farm, _agent) = l2_farm()?;
@@ -130,7 +131,7 @@ fn strict_reverse_path_filter_of_l2_server_is_reported() -> Result<()> {
 
 #[test]
 fn a_nat_server_must_answer_by_a_director() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -148,7 +149,7 @@ fn a_nat_server_must_answer_by_a_director() -> Result<()> {
 
 #[test]
 fn doctor_reports_agent_without_packets() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;

@@ -6,10 +6,11 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::{skip, wait};
+use evener_lab::harness::engines;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use libbpf_rs::Link;
 
 use crate::{Agent, l2_farm, refused, service, snapshot, status, tunnels, vips};
@@ -33,7 +34,7 @@ fn answers(querying: &Host, address: IpAddr) -> Result<bool> {
 
 #[test]
 fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -62,7 +63,7 @@ fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
 /// of ARP requests. Neighbours would then learn the service address at this host.
 #[test]
 fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let (farm, _agent) = l2_farm()?;
@@ -85,7 +86,7 @@ fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
 
 #[test]
 fn a_server_that_is_to_be_found_answers() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -109,7 +110,7 @@ fn a_server_that_is_to_be_found_answers() -> Result<()> {
 
 #[test]
 fn existing_addresses_and_sysctls_are_left_alone() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     // Manually configured servers.
@@ -128,7 +129,7 @@ fn existing_addresses_and_sysctls_are_left_alone() -> Result<()> {
 
 #[test]
 fn nat_server_gets_no_changes() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -143,7 +144,7 @@ fn nat_server_gets_no_changes() -> Result<()> {
 
 #[test]
 fn agent_reload_applies_differences_and_invalid_file_changes_none() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -175,7 +176,7 @@ fn agent_reload_applies_differences_and_invalid_file_changes_none() -> Result<()
 
 #[test]
 fn kept_state_is_removed_by_next_agent() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -200,7 +201,7 @@ fn kept_state_is_removed_by_next_agent() -> Result<()> {
 
 #[test]
 fn host_without_role_gets_an_error() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -222,7 +223,7 @@ fn host_without_role_gets_an_error() -> Result<()> {
 /// Each of the agent's changes is removed in turn, and the agent restores it.
 #[test]
 fn removed_part_is_restored_by_agent() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;

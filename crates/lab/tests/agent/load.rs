@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 
 use crate::{Agent, service, vips};
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use evener_lab::evener::program;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
+use evener_lab::harness::process::Proc;
+use evener_lab::network::host::Host;
 use serde::Deserialize;
 
 /// Timeout for start and stop of an agent.
@@ -137,6 +137,6 @@ fn l2_farm() -> Result<(Farm, Agent)> {
 
 /// Returns both service addresses with a port.
 fn vips(farm: &Farm, port: u16) -> [String; 2] {
-    use evener_lab::family::Family;
+    use evener_lab::network::family::Family;
     Family::BOTH.map(|family| std::net::SocketAddr::new(farm.vip_in(family, 0), port).to_string())
 }

@@ -10,8 +10,8 @@ use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
 use evener_lab::evener::{Evener, program};
 use evener_lab::farm::{Builder, Farm};
-use evener_lab::host::Host;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::network::host::Host;
 use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -175,7 +175,7 @@ fn firewall(host: &Host, but: Option<Ipv4Addr>) -> Result<()> {
 
 #[test]
 fn strict_reverse_path_filter_is_found_by_the_director() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let night = Night::start(Farm::builder().bare(), "method = \"l2\"\n", true)?;
@@ -190,7 +190,7 @@ fn strict_reverse_path_filter_is_found_by_the_director() -> Result<()> {
 
 #[test]
 fn firewall_for_all_is_found_by_its_rule() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let night = Night::start(Farm::builder().bare(), "method = \"l2\"\n", true)?;
@@ -200,7 +200,7 @@ fn firewall_for_all_is_found_by_its_rule() -> Result<()> {
 
 #[test]
 fn firewall_that_admits_the_director_alone_is_found() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     for with_agents in [false, true] {
@@ -218,7 +218,7 @@ fn firewall_that_admits_the_director_alone_is_found() -> Result<()> {
 
 #[test]
 fn nat_server_that_answers_past_the_director_is_found() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let night = Night::start(Farm::builder().bare(), "method = \"nat\"\n", true)?;
@@ -242,7 +242,7 @@ fn same_network(farm: &Farm, server: &Host) -> Ipv4Addr {
 
 #[test]
 fn narrow_path_that_nobody_tells_of_is_measured() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     for (listens, icmp) in [
@@ -274,7 +274,7 @@ fn narrow_path_that_nobody_tells_of_is_measured() -> Result<()> {
 /// alike.
 #[test]
 fn healthy_farm_under_load_and_flood_has_no_finding() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let night = Night::start(Farm::builder().bare().silent(), "method = \"l2\"\n", true)?;

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
 use etherparse::{IpFragOffset, Ipv4Header, NetHeaders, PacketBuilder, PacketHeaders};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::{skip, wait};
+use evener_lab::harness::engines;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
 
 use crate::tunnels::config;
 use crate::wrapper::{Kind, Tunnel};
@@ -213,7 +214,7 @@ fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
 
 #[test]
 fn server_refusals_are_counted_by_tc() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     refusals("tc")
@@ -221,7 +222,7 @@ fn server_refusals_are_counted_by_tc() -> Result<()> {
 
 #[test]
 fn server_refusals_are_counted_by_generic_xdp() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     refusals("generic")

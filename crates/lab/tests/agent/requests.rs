@@ -8,13 +8,13 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use evener_core::server::{Pending, Received, ResponseProgress, Sent};
+use evener_lab::clients::partial_reader::Reader;
 use evener_lab::evener::program;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::host::Host;
-use evener_lab::reader::Reader;
-use evener_lab::wait;
-use evener_lab::web::{BIG_LEN, OTHER_PORT};
-use evener_lab::web_others::{apache, apache_is_there, caddy, caddy_is_there, site};
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
+use evener_lab::servers::nginx::{BIG_LEN, OTHER_PORT};
+use evener_lab::servers::other_web_servers::{apache, apache_is_there, caddy, caddy_is_there, site};
 use evener_sim::Random;
 use serde_json::Value;
 
@@ -452,7 +452,9 @@ fn connections_without_memory_to_follow_them_are_counted_and_known_by_the_kernel
     let _agent = Agent::start(host, &config(&farm, host, WEB_PORT), &[])?;
     // Limit of a socket's additional memory. Before Linux 6.7, the limit is global.
     if host.run(&["sysctl", "-qw", "net.core.optmem_max=64"]).is_err() {
-        evener_lab::skip::skipped("this kernel has no net.core.optmem_max for each network namespace");
+        evener_lab::harness::engines::skipped(
+            "this kernel has no net.core.optmem_max for each network namespace",
+        );
         return Ok(());
     }
     let mut reader = Reader::connect(client, SocketAddr::new(host.address().into(), WEB_PORT))?;

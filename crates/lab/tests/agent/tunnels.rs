@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use evener_lab::family::Family;
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::farm::Farm;
-use evener_lab::transfer::there_and_back;
-use evener_lab::{skip, wait};
+use evener_lab::harness::engines;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
 
 use evener_lab::evener::Evener;
 
@@ -68,7 +69,7 @@ fn every_combination(hook: &str) -> Result<()> {
 
 #[test]
 fn every_encapsulation_is_decapsulated_by_tc() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     every_combination("tc")
@@ -76,7 +77,7 @@ fn every_encapsulation_is_decapsulated_by_tc() -> Result<()> {
 
 #[test]
 fn every_encapsulation_is_decapsulated_by_generic_xdp() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     every_combination("generic")
@@ -84,7 +85,7 @@ fn every_encapsulation_is_decapsulated_by_generic_xdp() -> Result<()> {
 
 #[test]
 fn every_encapsulation_is_decapsulated_by_native_xdp() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     every_combination("native")
@@ -125,7 +126,7 @@ fn large_transfers(hook: &str) -> Result<()> {
 
 #[test]
 fn large_transfers_are_whole_by_tc() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     large_transfers("tc")
@@ -133,7 +134,7 @@ fn large_transfers_are_whole_by_tc() -> Result<()> {
 
 #[test]
 fn large_transfers_are_whole_by_generic_xdp() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     large_transfers("generic")
@@ -141,7 +142,7 @@ fn large_transfers_are_whole_by_generic_xdp() -> Result<()> {
 
 #[test]
 fn tunnels_work_on_without_the_agent_and_the_next_one_takes_over() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -176,7 +177,7 @@ fn tunnels_work_on_without_the_agent_and_the_next_one_takes_over() -> Result<()>
 
 #[test]
 fn an_interface_that_comes_back_gets_its_program_back() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -204,7 +205,7 @@ fn an_interface_that_comes_back_gets_its_program_back() -> Result<()> {
 
 #[test]
 fn servers_offer_segments_that_fit() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -235,7 +236,7 @@ fn servers_offer_segments_that_fit() -> Result<()> {
 
 #[test]
 fn a_strict_reverse_path_filter_is_made_loose_and_strict_again() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;
@@ -252,7 +253,7 @@ fn a_strict_reverse_path_filter_is_made_loose_and_strict_again() -> Result<()> {
 
 #[test]
 fn without_directors_no_tunnel_is_opened() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;

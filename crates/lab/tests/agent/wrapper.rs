@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Result;
 use evener_dataplane::link::{EtherType, LinkSocket};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::network::family::Family;
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};

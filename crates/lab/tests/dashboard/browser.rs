@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
 use serde_json::{Value, json};
 
 const PORT: u16 = 9515;

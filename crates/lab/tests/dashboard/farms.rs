@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Evener, Handoff, Offer, Plan, Team, groups, web_service, web_service_by};
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::load::{Load, Running};
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::workloads::load::{Load, Running};
 use serde_json::json;
 
 use crate::browser::Browser;

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::host::Host;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::PAGE;

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 use serde_json::json;
 
 use crate::browser::Browser;
@@ -33,7 +33,7 @@ fn start() -> Result<(Farm, Evener, Browser)> {
         file += &format!("[[service.server]]\nname = {}\nurl = \"http://{}\"\n", json!(name), host.address());
     }
     let evener = Evener::start(director, &file)?;
-    evener.wait_for_servers(2, evener_lab::wait::LONG)?;
+    evener.wait_for_servers(2, evener_lab::harness::wait::LONG)?;
     let browser = Browser::start(director)?;
     browser.open(PAGE)?;
     Ok((farm, evener, browser))

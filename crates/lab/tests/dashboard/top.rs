@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use evener_lab::evener::{self, Evener, web_service};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::proc::Proc;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 
 /// A tmux server on a host. Dropping this value ends its terminals.
 struct Tmux {

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use anyhow::{Result, ensure};
 use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{AffinityEntry, Evener, Explanation};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::stage::{Plan, Way};
 use crate::{file, kept};
@@ -32,7 +32,7 @@ const KEYS: &str = "policy = \"round-robin\"\naffinity = \"10m\"\ntimeouts = { c
 
 /// Returns the servers of this number of connections that one client opens one after the other.
 fn visits(client: &Host, farm: &Farm, count: usize) -> Result<BTreeSet<String>> {
-    (0..count).map(|_| Visit::open(client, farm.service())?.who_and_close()).collect()
+    (0..count).map(|_| HttpConnection::open(client, farm.service())?.who_and_close()).collect()
 }
 
 fn the_server_of(client: &Host, farm: &Farm) -> Result<String> {
@@ -181,7 +181,8 @@ fn client_returns_by_each_method(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let farm = way.builder().servers(3).build()?;
         let stage = Plan::new(engine, way, family).start(farm, KEYS, file::ALWAYS_UP, &[1; 3])?;
-        let servers = (0..6).map(|_| Visit::open(stage.farm.client(0), stage.service)?.who_and_close());
+        let servers =
+            (0..6).map(|_| HttpConnection::open(stage.farm.client(0), stage.service)?.who_and_close());
         let servers: BTreeSet<String> = servers.collect::<Result<_>>()?;
         ensure!(servers.len() == 1, "{family:?}: {servers:?}");
         assert_eq!(entries(&stage.evener)?.len(), 1);

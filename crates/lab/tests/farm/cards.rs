@@ -2,9 +2,9 @@
 //! such cards; see `scripts/kernels`.
 
 use anyhow::{Context, Result};
-use evener_lab::family::Family;
-use evener_lab::host::Host;
-use evener_lab::transfer;
+use evener_lab::clients::transfer;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::file;
 use crate::stage::{Plan, Way};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_lab::dns;
-use evener_lab::family::Family;
-use evener_lab::fragments::Order;
-use evener_lab::host::Host;
-use evener_lab::udp::{Client, Echo};
-use evener_lab::wait::LONG;
+use evener_lab::clients::fragments::Order;
+use evener_lab::clients::udp_echo::{Client, Echo};
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::servers::dnsmasq;
 
 use crate::stage::{Plan, Way};
 
@@ -24,14 +24,14 @@ fn dns_answers_and_questions_of_any_length(engine: &str, way: Way) -> Result<()>
     for family in Family::BOTH {
         let plan = Plan::new(engine, way, family);
         let farm = way.builder().servers(2).build()?;
-        let _servers: Vec<_> = farm.servers().iter().map(dns::Server::start).collect::<Result<_>>()?;
-        let file = plan.file_with_udp(&farm, dns::PORT);
+        let _servers: Vec<_> = farm.servers().iter().map(dnsmasq::Server::start).collect::<Result<_>>()?;
+        let file = plan.file_with_udp(&farm, dnsmasq::PORT);
         let stage = plan.start_with(farm, &file, 4)?;
-        let service = SocketAddr::new(stage.service.ip(), dns::PORT);
+        let service = SocketAddr::new(stage.service.ip(), dnsmasq::PORT);
         // All clients stay open at the same time. Otherwise a client could reuse another one's
         // port, and with it its session.
         let clients: Vec<_> = (0..6)
-            .map(|_| dns::Client::open(stage.client(), service, Duration::from_secs(1)))
+            .map(|_| dnsmasq::Client::open(stage.client(), service, Duration::from_secs(1)))
             .collect::<Result<_>>()?;
         let mut count = BTreeMap::new();
         for client in clients {

@@ -7,8 +7,8 @@ use anyhow::Result;
 use evener_core::net::wire::{ETHERTYPE_ARP, Mac};
 use evener_lab::evener::{Evener, Server};
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::workloads::load::Load;
 use zerocopy::IntoBytes;
 
 use crate::file;

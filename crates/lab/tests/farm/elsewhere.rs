@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
 
 use crate::stage::Way;
 use crate::told::{doctor, is_logged};

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use anyhow::Result;
 use evener_lab::evener::{self, Evener, left_on};
 use evener_lab::farm::Farm;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
 
 use crate::{file, shares, split};
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use evener_lab::evener::in_turn;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
+use evener_lab::network::host::Host;
 
 /// Servers without probes, for tests of other properties. On a busy machine, probes could fail.
 pub(crate) const ALWAYS_UP: &str = "[service.health]\nkind = \"none\"\n";

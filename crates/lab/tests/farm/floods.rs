@@ -10,13 +10,13 @@ use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
 use evener_core::path::ports::PORTS;
-use evener_lab::family::Family;
+use evener_lab::clients::half_close::{Late, LateRequests, silent};
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::raw_frames::Raw;
+use evener_lab::clients::udp_echo::{Client, Echo};
 use evener_lab::farm::Farm;
-use evener_lab::late::{Late, LateRequests, silent};
-use evener_lab::raw::Raw;
-use evener_lab::udp::{Client, Echo};
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
 
 use crate::stage::{Plan, Way};
 
@@ -119,7 +119,8 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
             while served < 30 || started.elapsed() < at_least {
                 let sent_at = Instant::now();
                 before.store(so_far.load(Relaxed), Relaxed);
-                let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
+                let visit =
+                    HttpConnection::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
                 // A client loses its port only after other SYNs have requested about all ports.
                 visit.with_context(|| {
                     let others = so_far.load(Relaxed) - before.load(Relaxed);
@@ -149,7 +150,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     let ended = stage.evener.sessions()?.iter().filter(|session| session.is_ending()).count();
     ensure!(ended <= served, "{ended} sessions have ended, though only {served} were ever open");
     for number in 0..10 {
-        Visit::open(stage.client(), stage.service)?
+        HttpConnection::open(stage.client(), stage.service)?
             .who()
             .with_context(|| format!("client {number}, afterwards"))?;
     }
@@ -196,19 +197,19 @@ fn one_is_flooded(engine: &str, family: Family) -> Result<()> {
     let plan = Plan::new(engine, Way::Nat, family);
     let text = plan.file_with_udp(&farm, UDP_PORT).replace("sessions_max = 65536", "sessions_max = 1024");
     let stage = plan.start_with(farm, &text, 4)?;
-    let mut old: Vec<Visit> =
-        (0..20).map(|_| Visit::open(stage.client(), stage.service)).collect::<Result<_>>()?;
-    let before: Vec<String> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let mut old: Vec<HttpConnection> =
+        (0..20).map(|_| HttpConnection::open(stage.client(), stage.service)).collect::<Result<_>>()?;
+    let before: Vec<String> = old.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     let spoofer = Spoofer::new(&stage.farm, SocketAddr::new(stage.service.ip(), UDP_PORT), true)?;
     (0..20_000).try_for_each(|number| spoofer.send(number))?;
     let status = stage.evener.status()?;
     ensure!(status.sessions > 1_024, "the table is full: {status:?}");
     ensure!(status.sessions_assured >= 20 && status.sessions_embryonic > 1_000, "{status:?}");
     for number in 0..36 {
-        let served = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
+        let served = HttpConnection::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
         served.with_context(|| format!("client {number}"))?;
     }
-    let after: Vec<String> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<String> = old.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after, "what was open stays");
     Ok(())
 }
@@ -224,9 +225,9 @@ fn a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6(engine: &str) -
 /// The daemon is killed while the table grows, and the next daemon continues.
 fn grows(engine: &str, family: Family) -> Result<()> {
     let mut stage = Plan::new(engine, Way::L2, family).stage(2)?;
-    let mut open: Vec<Visit> =
-        (0..20).map(|_| Visit::open(stage.client(), stage.service)).collect::<Result<_>>()?;
-    let before: Vec<String> = open.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let mut open: Vec<HttpConnection> =
+        (0..20).map(|_| HttpConnection::open(stage.client(), stage.service)).collect::<Result<_>>()?;
+    let before: Vec<String> = open.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     let slots = stage.evener.status()?.session_slots;
     let spoofer = Spoofer::new(&stage.farm, stage.service, false)?;
     (0..12_000).try_for_each(|number| spoofer.send(number))?;
@@ -240,7 +241,7 @@ fn grows(engine: &str, family: Family) -> Result<()> {
     })?;
     let status = stage.evener.status()?;
     ensure!(status.session_slots <= status.session_slots_max && status.sessions_assured >= 20, "{status:?}");
-    let after: Vec<String> = open.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<String> = open.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after, "what was open stays");
     Ok(())
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_lab::cases;
-use evener_lab::family::Family;
-use evener_lab::fragments::Order;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::udp::{Client, Echo};
-use evener_lab::wait::{self, LONG};
+use evener_lab::clients::fragments::Order;
+use evener_lab::clients::udp_echo::{Client, Echo};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 
 use crate::stage::{Plan, Stage, Way};
 use crate::unbroken;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
-use evener_lab::web_tls;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::servers::nginx_tls;
 
 use crate::{file, shares, shares_of, split};
 
@@ -57,7 +57,7 @@ fn a_server_that_fails_is_left_out_until_it_works(engine: &str) -> Result<()> {
 
     let mut old = Vec::new();
     for _ in 0..2 {
-        let mut visit = Visit::open(farm.client(0), farm.service())?;
+        let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
         old.push((visit.who()?, visit));
     }
     farm.set_healthy(0, false)?;
@@ -137,19 +137,19 @@ fn every_kind_of_probe(engine: &str) -> Result<()> {
 
 fn probe_by_tls_verifies_the_certificate_unless_told_not_to(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let _webs: Vec<_> = farm.servers().iter().map(web_tls::start).collect::<Result<_>>()?;
+    let _webs: Vec<_> = farm.servers().iter().map(nginx_tls::start).collect::<Result<_>>()?;
     let ca = farm.server(0).file("tls.pem").display().to_string();
-    let verified = format!("kind = \"https\"\nname = \"{}\"\nca = \"{ca}\"\n", web_tls::NAME);
+    let verified = format!("kind = \"https\"\nname = \"{}\"\nca = \"{ca}\"\n", nginx_tls::NAME);
     let services = [
         ("verified", "", format!("{verified}body = \"web1\"\n")),
         ("direct", "method = \"nat\"\n", verified.clone()),
-        ("other-name", "", verified.replace(web_tls::NAME, "other.example")),
+        ("other-name", "", verified.replace(nginx_tls::NAME, "other.example")),
         ("believed", "", "kind = \"https\"\nverify = false\n".to_owned()),
     ];
     let mut text = file::engine(engine);
     for ((name, keys, health), port) in services.iter().zip(8001..) {
         text += &file::service(name, (farm.vip(0), port), keys);
-        text += &probed(&format!("port = {}\n{health}", web_tls::PORT));
+        text += &probed(&format!("port = {}\n{health}", nginx_tls::PORT));
         text += &file::servers(farm.servers());
     }
     let evener = Evener::start(farm.director(), &text)?;
@@ -202,7 +202,7 @@ fn when_all_fail_the_last_are_kept_or_not(engine: &str) -> Result<()> {
         + &file::servers(farm.servers());
     let evener = Evener::start(farm.director(), &text)?;
     evener.wait_for_servers(4, LONG)?;
-    let mut old = Visit::open(farm.client(0), strict)?;
+    let mut old = HttpConnection::open(farm.client(0), strict)?;
     let server = old.who()?;
 
     farm.set_healthy(0, false)?;

@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::load::Load;
-use evener_lab::visit::Visit;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::workloads::load::Load;
 
 use crate::{file, shares, unbroken};
 
@@ -103,8 +103,8 @@ fn a_flood_that_fills_the_table_breaks_nothing(engine: &str) -> Result<()> {
     let evener = Evener::start(farm.director(), &text)?;
     evener.wait_for_servers(2, LONG)?;
     let mut old: Vec<_> =
-        (0..20).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
-    let before: Vec<_> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        (0..20).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = old.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     // Spoofed packets come from the router.
     let router = farm.router().raw(1)?;
     let to: Mac = farm.director().mac().parse()?;
@@ -125,7 +125,7 @@ fn a_flood_that_fills_the_table_breaks_nothing(engine: &str) -> Result<()> {
         status.packets["table_full"] < u64::from(FLOOD) / 100,
         "first packets give way to others: {status:?}"
     );
-    let after: Vec<_> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<_> = old.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after, "what was established stays");
     let served = shares(&farm, 200)?;
     assert_eq!(served.values().sum::<u64>(), 200);

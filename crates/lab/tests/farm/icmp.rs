@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use evener_lab::cases;
-use evener_lab::family::Family;
-use evener_lab::icmp::{self, Error, Listener};
-use evener_lab::visit::Visit;
-use evener_lab::wait;
-use evener_lab::web;
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::icmp::{self, Error, Listener};
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx;
 
 use crate::stage::{Plan, Stage, Way};
 
@@ -64,7 +64,7 @@ fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result
             if family == Family::V4 { ((11, 0), (3, 1)) } else { ((3, 0), (1, 3)) };
         for (words, (kind, code)) in [("time-exceeded", time_exceeded), ("unreach", unreachable)] {
             for _ in 0..2 {
-                let mut visit = Visit::open(stage.client(), stage.service)?;
+                let mut visit = HttpConnection::open(stage.client(), stage.service)?;
                 let owner = visit.who()?;
                 write_error(&stage, words, family, visit.client())?;
                 let mut client_errors = Vec::new();
@@ -84,7 +84,7 @@ fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result
                 assert_eq!(*server, owner, "{family} {words}");
                 if way.is_nat() {
                     let own = stage.farm.servers().iter().find(|host| host.name() == owner).unwrap();
-                    assert_eq!(from, SocketAddr::new(own.address_in(family), web::OTHER_PORT), "{family}");
+                    assert_eq!(from, SocketAddr::new(own.address_in(family), nginx::OTHER_PORT), "{family}");
                 } else {
                     assert_eq!(from, stage.service, "{family}");
                 }

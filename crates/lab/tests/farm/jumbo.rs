@@ -1,10 +1,10 @@
 //! Networks with frames six times as long as usual.
 
 use anyhow::{Result, ensure};
-use evener_lab::family::Family;
-use evener_lab::load::Load;
-use evener_lab::transfer;
-use evener_lab::wait::LONG;
+use evener_lab::clients::transfer;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::stage::{Plan, Way};
 use crate::{file, unbroken};
@@ -15,8 +15,8 @@ by_every_way! { jumbo_frames }
 /// in several buffers.
 mod generic {
     use anyhow::Result;
-    use evener_lab::family::Family;
-    use evener_lab::skip::on_engine;
+    use evener_lab::harness::engines::on_engine;
+    use evener_lab::network::family::Family;
 
     use super::{Way, arrive};
 

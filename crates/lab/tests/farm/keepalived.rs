@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{AffinityEntry, Evener, program};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::skip;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::engines;
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::file;
 use crate::lasting::{self, CONNECTIONS, go_on};
@@ -85,7 +85,7 @@ impl Group {
     }
 
     fn visit(&self) -> Result<String> {
-        Visit::open(self.farm.client(0), self.farm.service())?.who_and_close()
+        HttpConnection::open(self.farm.client(0), self.farm.service())?.who_and_close()
     }
 
     fn connections(&self, director: usize) -> Result<u64> {
@@ -130,7 +130,7 @@ fn keepalived_on(host: &Host, priority: u8, edit: impl Fn(String) -> String) -> 
 
 fn address_moves_when_director_is_drained_and_both_serve_when_both_have_it(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     let group = Group::start(engine)?;
@@ -163,7 +163,7 @@ fn address_moves_when_director_is_drained_and_both_serve_when_both_have_it(engin
 
 fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     let both = "addresses = [\"192.0.2.100:80\", \"[2001:db8::100]:80\"]";
@@ -174,7 +174,8 @@ fn addresses_of_both_families_move_when_link_is_gone(engine: &str) -> Result<()>
         |text| text.replace("address = \"192.0.2.100:80\"", both),
         |text| text.replace("    track_script {", excluded),
     )?;
-    let visit = |family| Visit::open(group.farm.client(0), group.farm.service_in(family))?.who_and_close();
+    let visit =
+        |family| HttpConnection::open(group.farm.client(0), group.farm.service_in(family))?.who_and_close();
     Family::BOTH.into_iter().try_for_each(|family| visit(family).map(drop))?;
     let host = group.farm.director();
     let time = outage(group.farm.client(0), group.farm.service(), || {
@@ -202,7 +203,7 @@ fn group_with_gateway(engine: &str, count: u8, policy: &str) -> Result<Group> {
 
 fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     let group = group_with_gateway(engine, 2, "policy = \"round-robin\"\n")?;
@@ -236,7 +237,7 @@ fn connections_outlive_directors(group: &Group) -> Result<()> {
 
 fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     // The default policy chooses by load, so the directors choose differently.
@@ -250,7 +251,7 @@ fn open_connections_go_on_at_other_director(engine: &str) -> Result<()> {
 
 fn affinity_outlives_director(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     let group = Group::start_with(
@@ -281,7 +282,7 @@ fn affinity_outlives_director(engine: &str) -> Result<()> {
 
 fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     connections_outlive_directors(&group_with_gateway(engine, 2, "")?)
@@ -290,7 +291,7 @@ fn translated_connections_go_on_at_other_director(engine: &str) -> Result<()> {
 /// Kills all of a director, and unplugs it, as when its host loses power; then the next one.
 fn translated_connections_go_on_when_directors_of_three_die(engine: &str) -> Result<()> {
     if !Path::new("/usr/sbin/keepalived").exists() {
-        skip::skipped("keepalived is not installed");
+        engines::skipped("keepalived is not installed");
         return Ok(());
     }
     let mut group = group_with_gateway(engine, 3, "")?;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use evener_lab::evener::{Agent, Evener, left_on};
-use evener_lab::family::Family;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 use nix::sys::signal::Signal;
 
 use crate::file;

@@ -3,18 +3,18 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use evener_lab::host::Host;
-use evener_lab::visit::Visit;
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::network::host::Host;
 
 /// Number of connections that must go on.
 pub(crate) const CONNECTIONS: usize = 200;
 
 /// Opens connections to these services in turn. Returns each with its server.
-pub(crate) fn open(client: &Host, services: &[SocketAddr]) -> Result<Vec<(Visit, String)>> {
+pub(crate) fn open(client: &Host, services: &[SocketAddr]) -> Result<Vec<(HttpConnection, String)>> {
     let services = services.iter().cycle().take(CONNECTIONS);
     services
         .map(|service| {
-            let mut visit = Visit::open(client, *service)?;
+            let mut visit = HttpConnection::open(client, *service)?;
             let server = visit.who()?;
             Ok((visit, server))
         })
@@ -22,7 +22,7 @@ pub(crate) fn open(client: &Host, services: &[SocketAddr]) -> Result<Vec<(Visit,
 }
 
 /// Checks that the same server answers on each connection as before.
-pub(crate) fn go_on(visits: &mut [(Visit, String)], when: &str) -> Result<()> {
+pub(crate) fn go_on(visits: &mut [(HttpConnection, String)], when: &str) -> Result<()> {
     let broken = visits.iter_mut().filter_map(|(visit, server)| match visit.who() {
         Ok(other) if other == *server => None,
         Ok(other) => Some(format!("{server} became {other}")),

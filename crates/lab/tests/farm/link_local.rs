@@ -4,11 +4,11 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::family::Family;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::skip::on_engine;
-use evener_lab::visit::Visit;
+use evener_lab::harness::engines::on_engine;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::file;
 use crate::own_address::{GENERIC, NATIVE, receive_by_xdp};
@@ -55,8 +55,8 @@ fn far_ends(farm: &Farm, engine: &str) -> Result<Vec<impl Send + use<>>> {
 
 fn five_visits(stage: &Stage, client: &Host, from: SocketAddrV6) -> Result<()> {
     for visit in 1..=5 {
-        let served =
-            Visit::open_at(client, SocketAddr::V6(from), stage.service).and_then(Visit::who_and_close);
+        let served = HttpConnection::open_at(client, SocketAddr::V6(from), stage.service)
+            .and_then(HttpConnection::who_and_close);
         served.with_context(|| format!("visit {visit} from {from}: {:?}", stage.evener.status()))?;
     }
     assert_eq!(stage.counted("no_route")?, 0);

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use evener_lab::evener::{Evener, left_on};
 use evener_lab::farm::Farm;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
 
 use crate::{file, shares, split};
 

@@ -5,11 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
-use evener_lab::report_server::{ReportServer, json};
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::servers::report_server::{ReportServer, json};
 
 use crate::{file, kept, shares, split};
 
@@ -28,7 +28,7 @@ fn cpu(share: f64) -> String {
 }
 
 /// Opens `count` connections and keeps them open. Returns their number per server.
-fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<Visit>)> {
+fn held(farm: &Farm, count: usize) -> Result<([usize; 2], Vec<HttpConnection>)> {
     let visits = kept(farm, count)?;
     let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
     let shares = ["web1", "web2"].map(of);

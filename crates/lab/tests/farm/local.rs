@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use evener_lab::evener::Evener;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::stage::{Plan, Way};
 use crate::{file, shares_of, unbroken};

@@ -75,10 +75,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::{Load, Report, Running};
-use evener_lab::visit::Visit;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::{Load, Report, Running};
 
 /// Returns the number of connections per server, of sequential new connections to the farm's
 /// service.
@@ -94,21 +94,21 @@ fn shares_of(farm: &Farm, service: SocketAddr, connections: u64) -> Result<BTree
 }
 
 /// Returns connections that stay open, with the names of their servers.
-fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, Visit)>> {
+fn kept(farm: &Farm, count: usize) -> Result<Vec<(String, HttpConnection)>> {
     kept_of(farm.client(0), farm.service(), count)
 }
 
 /// Returns connections to a service that stay open, with the names of their servers.
-fn kept_of(client: &Host, service: SocketAddr, count: usize) -> Result<Vec<(String, Visit)>> {
+fn kept_of(client: &Host, service: SocketAddr, count: usize) -> Result<Vec<(String, HttpConnection)>> {
     let open = || -> Result<_> {
-        let mut visit = Visit::open(client, service)?;
+        let mut visit = HttpConnection::open(client, service)?;
         Ok((visit.who()?, visit))
     };
     (0..count).map(|_| open()).collect()
 }
 
 /// Checks that each connection still reaches its server.
-fn go_on(kept: &mut [(String, Visit)]) -> Result<()> {
+fn go_on(kept: &mut [(String, HttpConnection)]) -> Result<()> {
     for (server, visit) in kept {
         assert_eq!(*server, visit.who()?);
     }

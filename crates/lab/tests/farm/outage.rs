@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::host::Host;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::host::Host;
 
 const ATTEMPT: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(5);

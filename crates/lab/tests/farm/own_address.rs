@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, ensure};
 use evener_dataplane::xdp::attach_pass;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::skip::on_engine;
-use evener_lab::wait::LONG;
+use evener_lab::harness::engines::on_engine;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::stage::{Plan, Stage, Way};
 use crate::told::doctor;

@@ -2,11 +2,11 @@
 //! service, and the errors reach the server that sent the packet.
 
 use anyhow::{Context, Result};
-use evener_lab::family::Family;
+use evener_lab::clients::transfer;
 use evener_lab::farm::Builder;
-use evener_lab::load::Load;
-use evener_lab::transfer;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::stage::{Plan, Stage, Way};
 use crate::{file, unbroken};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
 
 use crate::{file, go_on, kept, shares, slow_downloads, split, unbroken};
 
@@ -41,12 +41,12 @@ fn round_robin_is_exact_by_weight(engine: &str) -> Result<()> {
     assert_eq!(shares(&farm, 30)?, split([10, 10, 10]));
 
     let mut kept: Vec<_> =
-        (0..3).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
-    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        (0..3).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     evener.reload(&weighted(engine, &farm, [2, 1, 0]))?;
     assert_eq!(evener.server("web3")?.state, "draining");
     assert_eq!(shares(&farm, 30)?, split([20, 10]));
-    let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after, "weight 0 keeps the old ones");
     Ok(())
 }
@@ -62,7 +62,7 @@ fn the_hash_has_one_server_for_an_endpoint(engine: &str) -> Result<()> {
             ["explain", &format!("{}:{port}", farm.client(0).address()), &farm.service().to_string()];
         let foretold = evener.json::<evener_lab::evener::Explanation>(&explain)?.server;
         let visit = || -> Result<String> {
-            let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
+            let mut visit = HttpConnection::open_from(farm.client(0), port, farm.service())?;
             let server = visit.who()?;
             visit.reset()?;
             Ok(server)
@@ -81,7 +81,7 @@ fn least_connections_spares_who_has_many(engine: &str) -> Result<()> {
     let keys = "policy = \"least-connections\"\ntimeouts = { closing = \"100ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(3, LONG)?;
-    let shares_of = |visits: &[(String, Visit)]| {
+    let shares_of = |visits: &[(String, HttpConnection)]| {
         let of = |name: &str| visits.iter().filter(|(server, _)| server == name).count();
         ["web1", "web2", "web3"].map(of)
     };
@@ -140,8 +140,8 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
     evener.wait_for_servers(2, LONG)?;
     let mut kept: Vec<_> =
-        (0..2).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
-    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        (0..2).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     let downloads = slow_downloads(&farm);
     wait::until("the downloads began", || Ok(evener.sessions()?.len() >= 4))?;
 
@@ -158,7 +158,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     evener.daemon().kill9()?;
     evener.start_again()?;
     assert_eq!(shares(&farm, 6)?, split([0, 6]));
-    let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after);
 
     evener.command(&["undrain", "web/web1"])?;

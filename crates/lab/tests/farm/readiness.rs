@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
 use serde_json::Value;
 
 use crate::file;
@@ -84,7 +84,7 @@ fn readiness_follows_servers_and_services(engine: &str) -> Result<()> {
         "failed servers count as such",
         || Ok(ready(&evener, &["web"])?.contains("no server works")),
     )?;
-    Visit::open(farm.client(0), farm.service())?;
+    HttpConnection::open(farm.client(0), farm.service())?;
     ensure!(asked(host, "/ready/web")? == "503" && asked(host, "/healthz")? == "200");
     farm.set_healthy(1, true)?;
     wait_until_ready(&evener, &["web"])?;
@@ -108,7 +108,7 @@ fn readiness_follows_daemon_and_interface(engine: &str) -> Result<()> {
     evener.daemon().kill9()?;
     if engine == "xdp" {
         ensure!(ready(&evener, &[])? == "ready", "the data plane forwards");
-        Visit::open(farm.client(0), farm.service())?;
+        HttpConnection::open(farm.client(0), farm.service())?;
         wait_until_not_ready(&evener, "is valid for 10 s")?;
     } else {
         wait_until_not_ready(&evener, "no data plane answers or forwards")?;
@@ -140,12 +140,12 @@ fn drained_director_serves_and_is_not_ready(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(1).build()?;
     let mut evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
     wait_until_ready(&evener, &[])?;
-    let open = Visit::open(farm.client(0), farm.service())?;
+    let open = HttpConnection::open(farm.client(0), farm.service())?;
     let (code, late) = evener.failure(&["drain", "--director", "--wait=1s"])?;
     ensure!(code == 1 && late.contains("still has"), "{code}: {late}");
     wait_until_not_ready(&evener, "this director is drained")?;
     ensure!(evener.json::<Value>(&["status"])?["drained"] == true);
-    Visit::open(farm.client(0), farm.service())?;
+    HttpConnection::open(farm.client(0), farm.service())?;
     drop(open);
     evener.stop()?;
     evener.start_again()?;

@@ -4,11 +4,11 @@ use std::fs;
 
 use anyhow::{Result, anyhow};
 use evener_dataplane::xdp::attach_pass;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::workloads::load::Load;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -34,12 +34,12 @@ fn what_did_not_change_goes_on(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &web)?;
     evener.wait_for_servers(2, LONG)?;
     let mut kept: Vec<_> =
-        (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
-    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        (0..4).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     let downloads = slow_downloads(&farm);
     let visitors = Load { connections: 2, ..Load::to(farm.service()) }.start_on(farm.client(0));
     let mut same = || -> Result<()> {
-        let now: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        let now: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
         assert_eq!(before, now);
         Ok(())
     };
@@ -87,7 +87,7 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
     let good = file::listed(engine, &farm, "");
     let evener = Evener::start(farm.director(), &good)?;
     evener.wait_for_servers(2, LONG)?;
-    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
 
     evener.write(&good.replacen("weight = 1", "wieght = 1", 1).replacen("192.0.2.12", "192.0.2.300", 1))?;
@@ -140,14 +140,14 @@ fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
     let evener = Evener::start(farm.director(), &good)?;
     evener.wait_for_servers(2, LONG)?;
     let mut kept: Vec<_> =
-        (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
-    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        (0..4).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     let mut as_it_was = || -> Result<()> {
         let servers = evener.servers()?;
         let states: Vec<_> = servers.iter().map(|server| (server.state.as_str(), server.weight)).collect();
         assert_eq!(states, [("up", 1), ("up", 1)]);
         assert_eq!(shares(&farm, 20)?, split([10, 10]));
-        let now: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+        let now: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
         assert_eq!(before, now);
         Ok(())
     };

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use evener_lab::evener::{Installed, program};
-use evener_lab::family::Family;
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use libbpf_rs::Link;
 
 use crate::stage::{Plan, Stage, Way};

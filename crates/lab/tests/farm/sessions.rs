@@ -1,12 +1,12 @@
 //! Packets of a connection reach the same server.
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::reused_ports;
 use evener_lab::evener::{Evener, Explanation, Session};
-use evener_lab::family::Family;
 use evener_lab::farm::{Builder, Farm};
-use evener_lab::reused_ports;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
 
 use crate::stage::{Plan, Way};
 use crate::{file, split};
@@ -21,7 +21,7 @@ on_both_engines! {
     large_files_pass_whole_both_ways,
 }
 
-fn session_of(evener: &Evener, visit: &Visit) -> Result<Option<Session>> {
+fn session_of(evener: &Evener, visit: &HttpConnection) -> Result<Option<Session>> {
     let client = visit.client().to_string();
     Ok(evener.sessions()?.into_iter().find(|session| session.client == client))
 }
@@ -34,7 +34,7 @@ fn a_connection_stays_where_it_began(engine: &str) -> Result<()> {
     )?;
     evener.wait_for_servers(2, LONG)?;
     let mut visits: Vec<_> =
-        (0..4).map(|_| Visit::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
+        (0..4).map(|_| HttpConnection::open(farm.client(0), farm.service())).collect::<Result<_>>()?;
     for (visit, server) in visits.iter_mut().zip(["web1", "web2"].into_iter().cycle()) {
         for _ in 0..5 {
             assert_eq!(visit.who()?, server);
@@ -68,7 +68,7 @@ fn a_port_used_again_gets_a_new_choice(engine: &str) -> Result<()> {
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
     for server in ["web1", "web2", "web1", "web2"] {
-        let mut visit = Visit::open_from(farm.client(0), 40_000, farm.service())?;
+        let mut visit = HttpConnection::open_from(farm.client(0), 40_000, farm.service())?;
         assert_eq!(visit.who()?, server);
         let client = visit.client().to_string();
         visit.reset()?;
@@ -90,8 +90,8 @@ fn a_port_whose_end_was_reset_begins_anew_at_once(engine: &str) -> Result<()> {
         let client = stage.client();
         let before = reused_ports::syns_sent_twice(client)?;
         for use_ in 0..USES {
-            let visit = Visit::open_from(client, 40_000, stage.service);
-            let visit = visit.and_then(Visit::reset_behind_the_end);
+            let visit = HttpConnection::open_from(client, 40_000, stage.service);
+            let visit = visit.and_then(HttpConnection::reset_behind_the_end);
             visit.with_context(|| format!("{way:?}, use {use_}"))?;
         }
         // A busy machine can delay some SYNs.
@@ -106,7 +106,7 @@ fn idle_sessions_are_forgotten(engine: &str) -> Result<()> {
     let keys = "timeouts = { tcp = \"5s\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
-    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
     // All pauses together exceed the timeout, and each pause is a twentieth of the timeout.
     for _ in 0..24 {
@@ -124,7 +124,7 @@ fn a_connection_that_nat_has_forgotten_is_reset(engine: &str) -> Result<()> {
         let farm = way.builder().servers(1).build()?;
         let keys = "timeouts = { tcp = \"5s\" }\n";
         let stage = Plan::new(engine, way, family).start(farm, keys, file::ALWAYS_UP, &[1])?;
-        let mut visit = Visit::open(stage.client(), stage.service)?;
+        let mut visit = HttpConnection::open(stage.client(), stage.service)?;
         ensure!(visit.who()? == "web1");
         wait::until("it is forgotten", || Ok(session_of(&stage.evener, &visit)?.is_none()))?;
         let error = visit.who().err().with_context(|| format!("{way:?}: it was answered"))?;
@@ -146,7 +146,7 @@ fn explain_says_what_happens(engine: &str) -> Result<()> {
     for port in 40_000..40_006 {
         let foretold = explain(port, &service)?;
         assert!(foretold.reasons.iter().any(|why| why.contains("no session")), "{foretold:?}");
-        let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
+        let mut visit = HttpConnection::open_from(farm.client(0), port, farm.service())?;
         let server = visit.who()?;
         assert_eq!(foretold.server.as_deref(), Some(server.as_str()), "{foretold:?}");
         let explained = explain(port, &service)?;

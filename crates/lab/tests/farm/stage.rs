@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use evener_lab::evener::{Agent, Evener};
-use evener_lab::family::Family;
 use evener_lab::farm::{Builder, Farm, WEB_PORT};
-use evener_lab::host::Host;
-use evener_lab::wait::LONG;
-use evener_lab::web;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::servers::nginx;
 
 use crate::{file, shares_of};
 
@@ -80,7 +80,7 @@ impl<'a> Plan<'a> {
 
     /// Returns a configuration whose service has these additional keys and these servers by weight.
     pub(crate) fn file(&self, farm: &Farm, keys: &str, health: &str, weights: &[u16]) -> String {
-        self.head(farm) + &self.part(farm, ("web", WEB_PORT, web::OTHER_PORT), keys, health, weights)
+        self.head(farm) + &self.part(farm, ("web", WEB_PORT, nginx::OTHER_PORT), keys, health, weights)
     }
 
     /// Returns a configuration with a web service and a UDP service, both with all servers.

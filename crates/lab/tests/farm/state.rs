@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
 use serde_json::Value;
 
 use crate::{file, shares, split};
@@ -31,7 +31,7 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     let mut evener = Evener::start(farm.director(), &listed)?;
     evener.wait_for_servers(3, LONG)?;
     let before = weights(&evener)?;
-    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
 
     evener.command(&["weight", "web/web1", "3"])?;
@@ -94,7 +94,7 @@ fn servers_and_services_come_and_go_at_run_time(engine: &str) -> Result<()> {
     let second = std::net::SocketAddr::new(farm.vip(1).into(), 80);
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, ""))?;
     evener.wait_for_servers(2, LONG)?;
-    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
 
     let added = farm.add_server()?;

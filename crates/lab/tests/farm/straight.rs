@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use evener_lab::family::Family;
-use evener_lab::visit::Visit;
-use evener_lab::wait;
-use evener_lab::web;
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx;
 
 use crate::file;
 use crate::stage::{Plan, Way};
@@ -30,9 +30,9 @@ fn from_the_port_of_a_closing_session(engine: &str, family: Family) -> Result<()
     // No session expires during the test.
     let keys = "timeouts = { closing = \"2m\" }\n";
     let stage = Plan::new(engine, Way::Nat, family).start(farm, keys, file::ALWAYS_UP, &[1])?;
-    let server = SocketAddr::new(stage.farm.server(0).address_in(family), web::OTHER_PORT);
+    let server = SocketAddr::new(stage.farm.server(0).address_in(family), nginx::OTHER_PORT);
     for port in 40_000..40_003 {
-        let mut visit = Visit::open_from(stage.client(), port, stage.service)?;
+        let mut visit = HttpConnection::open_from(stage.client(), port, stage.service)?;
         assert_eq!(visit.who()?, "web1");
         let client = visit.client().to_string();
         drop(visit);
@@ -41,7 +41,7 @@ fn from_the_port_of_a_closing_session(engine: &str, family: Family) -> Result<()
             Ok(sessions.into_iter().find(|session| session.client == client).map(|session| session.state))
         };
         wait::until("both sides have closed", || Ok(state()?.as_deref() == Some("closing")))?;
-        assert_eq!(Visit::open_from(stage.client(), port, server)?.who()?, "web1");
+        assert_eq!(HttpConnection::open_from(stage.client(), port, server)?.who()?, "web1");
         assert_eq!(state()?, None, "the server has given these ends to another connection");
     }
     Ok(())

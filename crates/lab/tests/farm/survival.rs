@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Evener, left_on};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::{Load, Running};
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::{Load, Running};
 use nix::sys::signal::Signal;
 
 use crate::{file, go_on, kept, shares, shares_of, slow_downloads, split, unbroken};

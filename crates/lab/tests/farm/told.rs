@@ -1,12 +1,12 @@
 //! The operator's view: log, commands and `evener doctor`.
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Evener, program};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
 use serde_json::Value;
 
 use crate::file;
@@ -35,7 +35,7 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     ensure!(!evener.daemon().log().contains("on interface"), "interfaces have names");
     is_logged(&mut evener, &["WARN", "can't be found: no ARP answer", "web9"])?;
 
-    let mut visit = Visit::open(farm.client(0), farm.service())?;
+    let mut visit = HttpConnection::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
     let other = if server == "web1" { "web2" } else { "web1" };
     let output = evener.command(&["drain", &format!("web/{server}")])?;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use evener_lab::clients::udp_echo::{Client, Echo};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::udp::{Client, Echo};
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
 
 use crate::file;
 

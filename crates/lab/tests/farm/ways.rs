@@ -4,13 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::reused_ports;
+use evener_lab::clients::transfer;
 use evener_lab::evener::left_on;
-use evener_lab::family::Family;
-use evener_lab::load::{Load, Running};
-use evener_lab::reused_ports;
-use evener_lab::transfer;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::{Load, Running};
 
 use crate::stage::{Plan, Stage, Way};
 use crate::{file, go_on, kept_of, split, unbroken};
@@ -140,7 +140,7 @@ fn weights_and_policies_hold(engine: &str, way: Way) -> Result<()> {
         reload("policy = \"least-connections\"\n", &[1, 1, 1])?;
         let mut held = Vec::new();
         for _ in 0..6 {
-            let mut visit = Visit::open(stage.client(), stage.service)?;
+            let mut visit = HttpConnection::open(stage.client(), stage.service)?;
             held.push((visit.who()?, visit));
         }
         let of = |name: &str| held.iter().filter(|(server, _)| server == name).count();

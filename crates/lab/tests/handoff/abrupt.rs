@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Result;
+use evener_lab::clients::handmade_tcp::{End, HandmadeTcp};
 use evener_lab::evener::{Handoff, Offer};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::handmade_tcp::{End, HandmadeTcp};
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::talk::get;
 

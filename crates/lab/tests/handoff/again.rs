@@ -1,12 +1,12 @@
 //! Client ports that are reused while a server holds the previous connection in TIME-WAIT.
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::handmade_tcp::HandmadeTcp;
+use evener_lab::clients::reused_ports::{self, MET_AGAIN, PAUSE};
 use evener_lab::evener::{Handoff, Offer, Plan, Team, route};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::handmade_tcp::HandmadeTcp;
-use evener_lab::load::Load;
-use evener_lab::reused_ports::{self, MET_AGAIN, PAUSE};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::{counted, farm};
 

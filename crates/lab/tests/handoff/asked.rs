@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::half_close::{Late, LateRequests, silent};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::late::{Late, LateRequests, silent};
-use evener_lab::load::Load;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::{farm, unbroken};

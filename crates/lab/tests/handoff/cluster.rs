@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Plan, Team, left_on, program, route, wait_for_count};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::load::Load;
-use evener_lab::transfer::there_and_back;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Reply, Talk, get};
 use crate::unbroken;
@@ -261,7 +261,7 @@ struct Download {
 fn downloads(team: &Team) -> Result<Vec<Download>> {
     let start = |(by, passed): (usize, bool)| -> Result<Download> {
         for _ in 0..100 {
-            let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
+            let mut visit = HttpConnection::open(team.farm.client(0), service(team, by))?;
             let server = visit.who()?;
             if passed == (server != team.farm.server(by).name()) {
                 let thread = thread::spawn(move || visit.download(4_000_000, LONG));

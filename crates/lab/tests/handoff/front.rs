@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::handmade_tcp::HandmadeTcp;
 use evener_lab::evener::{Agent, Evener, Offer, program, route};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::handmade_tcp::HandmadeTcp;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::unbroken;

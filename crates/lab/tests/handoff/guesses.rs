@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use evener_lab::cases;
 use evener_lab::evener::{Handoff, Service};
-use evener_lab::family::Family;
-use evener_lab::load::Load;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::{farm, unbroken};

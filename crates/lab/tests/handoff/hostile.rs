@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use evener_lab::cases;
 use evener_lab::evener::Session;
-use evener_lab::family::Family;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::{counted, farm, unbroken};

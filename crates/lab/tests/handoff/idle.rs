@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::visit::Visit;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::talk::{Talk, get};
@@ -37,11 +37,11 @@ fn a_client_that_probes_before_it_asks_is_served(engine: &str) -> Result<()> {
         .with_time(Duration::from_secs(1))
         .with_interval(Duration::from_secs(1))
         .with_retries(2);
-    let visits: Vec<(String, Visit)> = [with, without]
+    let visits: Vec<(String, HttpConnection)> = [with, without]
         .into_iter()
         .flat_map(|client| Family::BOTH.map(|family| (client, family)))
         .map(|(client, family)| {
-            let visit = Visit::open(client, handoff.service(family))?;
+            let visit = HttpConnection::open(client, handoff.service(family))?;
             SockRef::from(visit.stream()).set_tcp_keepalive(&keepalive)?;
             Ok((format!("{} over {family}", client.name()), visit))
         })

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use evener_lab::evener::{Evener, Handoff, left_on};
-use evener_lab::family::Family;
-use evener_lab::load::Load;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 use nix::sys::signal::Signal;
 
 use crate::{farm, unbroken};

@@ -14,13 +14,13 @@ use evener_core::node::lccp::{
 };
 use evener_core::node::secret::{Secret, TAG_LEN};
 use evener_dataplane::link::{EtherType, LinkSocket};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Evener, Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 use nix::net::if_::if_nametoindex;
 use socket2::{Domain, Protocol, Socket, Type};
 

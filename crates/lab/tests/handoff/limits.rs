@@ -1,11 +1,11 @@
 //! The largest number of routes of a service, and one more. Also, jumbo frames.
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
 
 use crate::farm;
 use crate::talk::{Talk, get};

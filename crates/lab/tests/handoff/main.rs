@@ -36,8 +36,8 @@ mod websocket;
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Handoff, Offer, program};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::Report;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Report;
 
 /// Returns a farm on one network with `servers` equal servers.
 fn farm(engine: &str, servers: u8, routes: &[String]) -> Result<Handoff> {

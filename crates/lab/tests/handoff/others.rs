@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::load::Load;
-use evener_lab::web::OTHER_PORT;
-use evener_lab::{web_others, web_tls};
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx::OTHER_PORT;
+use evener_lab::servers::nginx_tls;
+use evener_lab::servers::other_web_servers;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::unbroken;
@@ -31,41 +32,41 @@ fn servers_are_probed_at_another_port(engine: &str) -> Result<()> {
 
 /// Apache with its default of one socket for both IP versions.
 fn apache_serves(engine: &str) -> Result<()> {
-    if !web_others::apache_is_there() {
+    if !other_web_servers::apache_is_there() {
         return Ok(());
     }
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
-    let _apache = web_others::apache(farm.server(1), &farm)?;
+    let _apache = other_web_servers::apache(farm.server(1), &farm)?;
     files_come_whole(engine, farm)
 }
 
 /// Caddy uses Go's network stack, with one socket for both IP versions.
 fn caddy_serves(engine: &str) -> Result<()> {
-    if !web_others::caddy_is_there() {
+    if !other_web_servers::caddy_is_there() {
         return Ok(());
     }
     let mut farm = Farm::builder().bare().servers(2).build()?;
     farm.stop_web(1)?;
-    let _caddy = web_others::caddy(farm.server(1), WEB_PORT, &web_others::site(&farm, ""))?;
+    let _caddy = other_web_servers::caddy(farm.server(1), WEB_PORT, &other_web_servers::site(&farm, ""))?;
     files_come_whole(engine, farm)
 }
 
 /// HTTP/1 and HTTP/2 over TLS, routed by the server name in the ClientHello.
 fn caddy_serves_encrypted(engine: &str) -> Result<()> {
-    if !web_others::caddy_is_there() {
+    if !other_web_servers::caddy_is_there() {
         return Ok(());
     }
     let farm = Farm::builder().bare().servers(1).build()?;
     let host = farm.server(0);
-    let [key, certificate] = web_tls::certificate(host)?;
-    let _caddy = web_others::caddy(
+    let [key, certificate] = nginx_tls::certificate(host)?;
+    let _caddy = other_web_servers::caddy(
         host,
-        web_tls::PORT,
-        &web_others::site(&farm, &format!("tls {certificate} {key}\n")),
+        nginx_tls::PORT,
+        &other_web_servers::site(&farm, &format!("tls {certificate} {key}\n")),
     )?;
     let routes = [route("host = \"www.example.com\"", &["web1"])];
-    let offer = Offer { health: HEALTH.to_owned(), port: web_tls::PORT, ..Offer::new(engine, 1, &routes) };
+    let offer = Offer { health: HEALTH.to_owned(), port: nginx_tls::PORT, ..Offer::new(engine, 1, &routes) };
     let handoff = Handoff::start(farm, offer)?;
     let right = std::fs::read_to_string(handoff.farm.page("108k"))?;
     for family in Family::BOTH {

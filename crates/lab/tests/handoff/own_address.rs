@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get};
 use crate::unbroken;

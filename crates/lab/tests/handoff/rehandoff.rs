@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use evener_lab::clients::handmade_tcp::{Call, HandmadeTcp};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::handmade_tcp::{Call, HandmadeTcp};
-use evener_lab::host::Host;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::talk::{Reply, Talk, get, request};
 

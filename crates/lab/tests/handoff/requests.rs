@@ -2,11 +2,11 @@
 //! before the connection has a socket.
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::partial_reader::Reader;
 use evener_lab::evener::{program, route};
-use evener_lab::family::Family;
-use evener_lab::reader::Reader;
-use evener_lab::wait;
-use evener_lab::web::BIG_LEN;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx::BIG_LEN;
 use serde_json::Value;
 
 use crate::farm;

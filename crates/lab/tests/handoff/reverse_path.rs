@@ -3,7 +3,7 @@
 use anyhow::Result;
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::farm::Farm;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
 
 on_both_engines! { strict_filter_of_two_links_drops_no_client }
 

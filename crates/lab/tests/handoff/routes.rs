@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Handoff, Offer, Session, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 
 use crate::talk::{Talk, get, request};
 use crate::{farm, unbroken};

@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{AccessLog, Evener, Handoff, Offer, route, web_service};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::proc::Proc;
-use evener_lab::visit::Visit;
-use evener_lab::wait;
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::Load;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -414,8 +414,8 @@ fn a_client_of_servers_on_the_link_is_followed(engine: &str) -> Result<()> {
     evener.wait_for_servers(1, wait::LONG)?;
     let client = farm.client(0).address();
     let trace = follow(&evener, "trace", &[&client.to_string(), "--json"])?;
-    Visit::open(farm.client(1), farm.service())?.who()?;
-    assert_eq!(Visit::open(farm.client(0), farm.service())?.who()?, "web1");
+    HttpConnection::open(farm.client(1), farm.service())?.who()?;
+    assert_eq!(HttpConnection::open(farm.client(0), farm.service())?.who()?, "web1");
     let packet = |flags: &str| {
         json!({"what": "packet", "flags": flags, "dst": farm.service().to_string(), "verdict": "forward",
             "reason": "forwarded", "server": "web1"})

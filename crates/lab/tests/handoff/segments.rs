@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::handmade_tcp::{Call, End, HandmadeTcp, WINDOW};
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::handmade_tcp::{Call, End, HandmadeTcp, WINDOW};
-use evener_lab::wait;
-use evener_lab::web::PATTERN;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx::PATTERN;
 
 use crate::farm;
 use crate::talk::{Reply, Talk, get};

@@ -5,12 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Handoff, Offer, Session, left_on, program, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::{Load, Running};
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::workloads::load::{Load, Running};
 
 use crate::talk::{Talk, get};
 use crate::{farm, unbroken};
@@ -79,7 +79,7 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 3, &[route("path = \"/2k\"", &["web2", "web3"])])?;
     let loads = audience(&handoff);
     go_on(&loads)?;
-    let mut moved = Visit::open(handoff.client(), handoff.service(Family::V4))?;
+    let mut moved = HttpConnection::open(handoff.client(), handoff.service(Family::V4))?;
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     let server = talk.request(&get("x", PUNTED))?.server;
     let first = moved.who()?;
@@ -195,15 +195,16 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
         pace: Some(8_000_000),
         ..Load::to(service)
     };
-    let mut kept: Vec<_> = (0..4).map(|_| Visit::open(handoff.client(), service)).collect::<Result<_>>()?;
-    let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let mut kept: Vec<_> =
+        (0..4).map(|_| HttpConnection::open(handoff.client(), service)).collect::<Result<_>>()?;
+    let before: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert!(before.contains(&"web1".to_owned()));
     let slow = slow.start_on(handoff.client());
     wait::until("downloads run", || Ok(handoff.evener.sessions()?.len() >= 8))?;
     handoff.evener.command(&["drain", "web/web1"])?;
     let report = unbroken(Load { requests: Some(20), ..Load::to(service) }.run_on(handoff.client())?)?;
     assert_eq!(report.servers.keys().collect::<Vec<_>>(), ["web2"]);
-    let after: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let after: Vec<_> = kept.iter_mut().map(HttpConnection::who).collect::<Result<_>>()?;
     assert_eq!(before, after);
     // A route without another server.
     let mut talk = Talk::open(handoff.client(), service)?;

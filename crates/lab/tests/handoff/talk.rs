@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use evener_lab::family::Family;
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Longer than the director's timeout for requests.

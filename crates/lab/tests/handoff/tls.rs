@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::web_tls::{self, PORT};
+use evener_lab::harness::process::Proc;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::servers::nginx_tls::{self, PORT};
 
 on_both_engines! { hellos_go_by_their_name, hellos_in_pieces, hellos_in_several_records }
 
@@ -24,7 +24,7 @@ pub(crate) struct Stage {
 
 pub(crate) fn stage(engine: &str) -> Result<Stage> {
     let farm = Farm::builder().bare().servers(3).build()?;
-    let webs = farm.servers().iter().map(web_tls::start).collect::<Result<_>>()?;
+    let webs = farm.servers().iter().map(nginx_tls::start).collect::<Result<_>>()?;
     let routes = [
         route("host = \"a.example\"", &["web1"]),
         route("host = \"*.b.example\"", &["web2"]),

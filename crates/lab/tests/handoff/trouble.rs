@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use evener_lab::cases;
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Handoff, Offer, Session, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::load::Load;
-use evener_lab::transfer::there_and_back;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
-use evener_lab::web::PATTERN;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::servers::nginx::PATTERN;
+use evener_lab::workloads::load::Load;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::talk::{Talk, get};
@@ -156,9 +156,10 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
             let service = handoff.service(family);
             for round in 0..10 {
                 let what = || format!("{family}, timestamps {timestamps}, round {round}");
-                let visit = Visit::open_from(handoff.client(), PORT, service).with_context(what)?;
+                let visit = HttpConnection::open_from(handoff.client(), PORT, service).with_context(what)?;
                 assert_eq!(visit.who_and_close().with_context(what)?, "web1");
-                let mut visit = Visit::open_from(handoff.client(), PORT, service).with_context(what)?;
+                let mut visit =
+                    HttpConnection::open_from(handoff.client(), PORT, service).with_context(what)?;
                 assert_eq!(visit.who().with_context(what)?, "web1");
                 visit.reset()?;
             }

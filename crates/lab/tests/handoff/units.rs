@@ -7,13 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use evener_lab::clients::transfer::there_and_back;
 use evener_lab::evener::{Evener, Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::transfer::there_and_back;
-use evener_lab::wait;
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::talk::{Talk, get};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use evener_lab::evener::{Handoff, Offer, route};
-use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::host::Host;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use socket2::SockRef;
 
 use crate::talk::{Talk, get};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Plan, Team};
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 
 use crate::{HASH, IN_TURN, STATELESS, all_whole, audience, downloads, service, shares, unbroken};
 

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use evener_lab::dns;
+use evener_lab::clients::fragments::Order;
+use evener_lab::clients::udp_echo::{Client, Echo};
 use evener_lab::evener::{Plan, Team};
 use evener_lab::farm::Farm;
-use evener_lab::fragments::Order;
-use evener_lab::udp::{Client, Echo};
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::servers::dnsmasq;
 
 use crate::{IN_TURN, STATELESS};
 
@@ -63,14 +63,14 @@ fn fragments(engine: &str, keys: &str) -> Result<()> {
 }
 
 fn dns_answers_and_questions_of_any_length(engine: &str) -> Result<()> {
-    let team = team(engine, IN_TURN, dns::PORT)?;
+    let team = team(engine, IN_TURN, dnsmasq::PORT)?;
     let farm = &team.farm;
-    let _servers: Vec<_> = farm.servers().iter().map(dns::Server::start).collect::<Result<_>>()?;
+    let _servers: Vec<_> = farm.servers().iter().map(dnsmasq::Server::start).collect::<Result<_>>()?;
     for host in 0..3 {
-        let service = SocketAddr::new(farm.own_vip(team.plan.family, host), dns::PORT);
+        let service = SocketAddr::new(farm.own_vip(team.plan.family, host), dnsmasq::PORT);
         let mut servers = Vec::new();
         for _ in 0..3 {
-            let client = dns::Client::open(farm.client(0), service, Duration::from_secs(2))?;
+            let client = dnsmasq::Client::open(farm.client(0), service, Duration::from_secs(2))?;
             servers.push(client.who()?);
             client.big(0).context("a long answer")?;
             client.big(3000).context("a long question")?;

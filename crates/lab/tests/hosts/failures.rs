@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{PEERS_PORT, Plan, Team};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::load::Load;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
+use evener_lab::workloads::load::Load;
 
 use crate::{HASH, IN_TURN, all_whole, download, downloads, service, shares, unbroken};
 

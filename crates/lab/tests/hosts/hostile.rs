@@ -5,8 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use evener_lab::evener::{Evener, PEERS_PORT, Plan, Team};
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 
 use crate::{HASH, IN_TURN, audience, service, shares, unbroken};
 

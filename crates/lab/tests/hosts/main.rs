@@ -22,11 +22,11 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::load::{Load, Report};
-use evener_lab::visit::Visit;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
+use evener_lab::workloads::load::{Load, Report};
 
 const HASH: &str = "method = \"l2\"\npolicy = \"hash\"\n";
 const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateless = true\n";
@@ -84,7 +84,7 @@ fn downloads(team: &Team) -> Result<Vec<Download>> {
 /// Starts a slow download through a host's address, from a server that `wanted` accepts.
 fn download(team: &Team, by: usize, wanted: impl Fn(&str) -> bool) -> Result<Download> {
     for _ in 0..100 {
-        let mut visit = Visit::open(team.farm.client(0), service(team, by))?;
+        let mut visit = HttpConnection::open(team.farm.client(0), service(team, by))?;
         let server = visit.who()?;
         if wanted(&server) {
             let thread = thread::spawn(move || visit.download(4_000_000, LONG));

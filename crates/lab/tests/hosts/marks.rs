@@ -7,11 +7,11 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_lab::cases;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Plan, Team};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
 
 use crate::{IN_TURN, service};
 
@@ -20,9 +20,9 @@ on_both_engines! {
 }
 
 /// Opens a connection through the first host's address that another host serves.
-fn served_elsewhere(team: &Team) -> Result<(Visit, String)> {
+fn served_elsewhere(team: &Team) -> Result<(HttpConnection, String)> {
     for _ in 0..100 {
-        let mut visit = Visit::open(team.farm.client(0), service(team, 0))?;
+        let mut visit = HttpConnection::open(team.farm.client(0), service(team, 0))?;
         let server = visit.who()?;
         if server != team.farm.server(0).name() {
             return Ok((visit, server));

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Plan, Team};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
+use evener_lab::network::family::Family;
 
 use crate::{HASH, service, shares};
 

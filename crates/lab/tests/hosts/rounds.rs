@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Plan, Team};
-use evener_lab::load::Load;
-use evener_lab::visit::Visit;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::workloads::load::Load;
 
 use crate::{HASH, IN_TURN, STATELESS, audience, service, unbroken};
 
@@ -40,7 +40,7 @@ fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
     let mut clients = Vec::new();
     let mut servers = Vec::new();
     for _ in 0..count {
-        let mut visit = Visit::open(team.farm.client(0), service(team, 0))?;
+        let mut visit = HttpConnection::open(team.farm.client(0), service(team, 0))?;
         clients.push(visit.client().to_string().replace(':', "."));
         servers.push(visit.who()?);
     }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use evener_lab::clients::half_close::{Late, LateRequests, silent};
+use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::clients::reused_ports;
+use evener_lab::clients::transfer;
 use evener_lab::evener::{Plan, Team};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::late::{Late, LateRequests, silent};
-use evener_lab::reused_ports;
-use evener_lab::transfer;
-use evener_lab::visit::Visit;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::family::Family;
 
 use crate::{HASH, IN_TURN, STATELESS, service, shares};
 
@@ -183,16 +183,16 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
 }
 
 /// Opens connections to a host's address at intervals and keeps them open. Returns their servers.
-fn hold(team: &Team, host: usize, count: usize, interval: Duration) -> Result<Vec<(String, Visit)>> {
+fn hold(team: &Team, host: usize, count: usize, interval: Duration) -> Result<Vec<(String, HttpConnection)>> {
     let open = || -> Result<_> {
-        let mut visit = Visit::open(team.farm.client(0), service(team, host))?;
+        let mut visit = HttpConnection::open(team.farm.client(0), service(team, host))?;
         std::thread::sleep(interval);
         Ok((visit.who()?, visit))
     };
     (0..count).map(|_| open()).collect()
 }
 
-fn shares_of(held: &[(String, Visit)]) -> BTreeMap<&str, u64> {
+fn shares_of(held: &[(String, HttpConnection)]) -> BTreeMap<&str, u64> {
     let mut shares = BTreeMap::new();
     held.iter().for_each(|(server, _)| *shares.entry(server.as_str()).or_default() += 1);
     shares

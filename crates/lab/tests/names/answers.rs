@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use evener_lab::evener::{Evener, program, web_service};
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 
 use crate::changes::with_zone;
 use crate::stage::{NAME, PORT, Stage, dig};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::wait::{self, LONG};
 
 use crate::stage::{NAME, Stage, dig, file};
 

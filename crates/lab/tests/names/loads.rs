@@ -1,8 +1,8 @@
 //! Shares that follow the load that servers report.
 
 use anyhow::Result;
-use evener_lab::report_server::{ReportServer, json};
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::servers::report_server::{ReportServer, json};
 use serde_json::Value;
 
 use crate::stage::Stage;

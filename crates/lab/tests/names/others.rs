@@ -15,8 +15,8 @@ use domain::base::{Message, ParsedName, RecordSection};
 use domain::rdata::AllRecordData;
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
+use evener_lab::harness::process::Proc;
+use evener_lab::network::host::Host;
 
 use crate::dice::Dice;
 

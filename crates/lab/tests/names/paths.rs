@@ -11,8 +11,8 @@ use evener_core::node::path_probe::{AT_ONCE, NONCE_LEN, Nonce, ProbeMessage, Tra
 use evener_core::node::secret::Secret;
 use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 use serde_json::Value;
 
 use crate::loads::{LOAD_PORT, shown};

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::Result;
 use evener_lab::evener::Agent;
-use evener_lab::report_server::{ReportServer, json};
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::servers::report_server::{ReportServer, json};
 
 use crate::loads::{LOAD_PORT, shares, shown};
 use crate::stage::{NAME, Stage, file};

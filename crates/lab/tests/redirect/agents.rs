@@ -9,7 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use evener_lab::evener::Agent;
 use evener_lab::farm::{Farm, WEB_PORT};
-use evener_lab::{wait, web_others};
+use evener_lab::harness::wait;
+use evener_lab::servers::other_web_servers;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -200,7 +201,7 @@ fn agent_logs_director_refusal_once() -> Result<()> {
 
 #[test]
 fn apache_and_caddy_are_members_like_others() -> Result<()> {
-    if !web_others::apache_is_there() || !web_others::caddy_is_there() {
+    if !other_web_servers::apache_is_there() || !other_web_servers::caddy_is_there() {
         return Ok(());
     }
     let (mut stage, path) = group("others", "")?;
@@ -208,8 +209,8 @@ fn apache_and_caddy_are_members_like_others() -> Result<()> {
     // The director probes this page.
     fs::write(stage.farm.page("healthz"), "ok\n")?;
     let (apache, caddy) = (stage.farm.server(0), stage.farm.server(1));
-    let _apache = web_others::apache(apache, &stage.farm)?;
-    let _caddy = web_others::caddy(caddy, WEB_PORT, &web_others::site(&stage.farm, ""))?;
+    let _apache = other_web_servers::apache(apache, &stage.farm)?;
+    let _caddy = other_web_servers::caddy(caddy, WEB_PORT, &other_web_servers::site(&stage.farm, ""))?;
     let config = host_file(&stage, &path, "");
     let _agents = [Agent::start(apache, &config)?, Agent::start(caddy, &config)?];
     wait::until("both are members and have reported", || stage.have_reported(2))?;

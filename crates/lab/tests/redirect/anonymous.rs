@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::wait;
-use evener_lab::web::BIG_LEN;
+use evener_lab::harness::wait;
+use evener_lab::servers::nginx::BIG_LEN;
 use socket2::{Domain, Socket, Type};
 
 use crate::stage::{PORT, Stage, member};

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 
 use crate::stage::{Stage, file, member};
 

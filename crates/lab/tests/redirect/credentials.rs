@@ -6,8 +6,8 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 use serde_json::Value;
 
 use crate::membership::tokens;

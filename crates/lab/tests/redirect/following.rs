@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use evener_lab::load::Report;
-use evener_lab::policy_comparison::{Contest, Sharing};
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::workloads::load::Report;
+use evener_lab::workloads::policy_comparison::{Contest, Sharing};
 
 /// With one report per second, the group knows the slow member by then.
 const WARMUP: Duration = Duration::from_secs(12);
@@ -15,7 +15,7 @@ const MEASURED: Duration = Duration::from_secs(15);
 #[test]
 fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewest_connections() -> Result<()>
 {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let contest = Contest {

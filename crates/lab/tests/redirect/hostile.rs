@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 
 use crate::stage::{Stage, member, statuses};
 

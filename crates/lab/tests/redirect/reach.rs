@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 use evener_lab::farm::Farm;
-use evener_lab::wait;
+use evener_lab::harness::wait;
 
 use crate::stage::Stage;
 

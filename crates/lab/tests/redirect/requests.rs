@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use evener_lab::farm::Farm;
-use evener_lab::wait;
-use evener_lab::web::OTHER_PORT;
+use evener_lab::harness::wait;
+use evener_lab::servers::nginx::OTHER_PORT;
 
 use crate::stage::{Stage, member, statuses};
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
 use serde_json::{Value, json};
 
 use crate::credentials::{at, authority, signed};

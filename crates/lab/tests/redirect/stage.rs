@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
-use evener_lab::wait::LONG;
+use evener_lab::harness::wait::LONG;
 
 /// The group's port, which is unprivileged.
 pub(crate) const PORT: u16 = 8000;

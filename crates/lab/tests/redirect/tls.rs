@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
+use evener_lab::network::host::Host;
 
 use crate::stage::{Stage, file, member};
 

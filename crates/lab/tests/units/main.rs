@@ -8,12 +8,12 @@ extern crate evener_lab;
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{Agent, Evener, Plan, Team, web_service, web_service_by};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use evener_lab::unit_files;
-use evener_lab::wait::{self, LONG};
 use nix::sys::signal::Signal;
 
 on_both_engines! {
@@ -111,7 +111,7 @@ fn units_are_exposed_at_most_to_3() -> Result<()> {
 /// Checks that the testbed enforces the units' limits.
 #[test]
 fn the_units_are_carried_out() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().bare().build()?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use evener_core::net::checksum;
 use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, GUE_PORT, Mac};
 use evener_dataplane::link::{EtherType, LinkSocket};
-use evener_lab::host::Host;
+use evener_lab::network::host::Host;
 use nix::net::if_::if_nametoindex;
 
 /// MAC of the interface that receives the inner packets.

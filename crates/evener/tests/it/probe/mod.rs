@@ -14,10 +14,10 @@ use evener::io::probe::{Adjacency, ProbePath, Target, probe};
 use evener_core::net::wire::Mac;
 use evener_core::pool::HealthKind;
 use evener_core::pool::health::Failure;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for probes that must fail.
@@ -124,7 +124,7 @@ fn text<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
 
 #[test]
 fn arp_probe_of_l2_server_asks_for_service_address() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().servers(2).build()?;
@@ -161,7 +161,7 @@ fn arp_probe_of_l2_server_asks_for_service_address() -> Result<()> {
 
 #[test]
 fn odd_servers_fail_probes_with_reason() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     // Checksum offload is active here, and segments arrive merged.
@@ -209,7 +209,7 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
 
 #[test]
 fn lost_frames_are_sent_again() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().build()?;
@@ -228,7 +228,7 @@ fn lost_frames_are_sent_again() -> Result<()> {
 
 #[test]
 fn arp_probe_is_unicast_to_server() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().servers(2).answering().build()?;
@@ -264,7 +264,7 @@ fn arp_probe_is_unicast_to_server() -> Result<()> {
 
 #[test]
 fn hundreds_of_probes_at_once_do_not_disturb_each_other() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().servers(3).build()?;
@@ -294,7 +294,7 @@ fn hundreds_of_probes_at_once_do_not_disturb_each_other() -> Result<()> {
 
 #[test]
 fn a_director_that_serves_is_probed_by_its_own_stack() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     // A port that the farm's web server on the director does not use.

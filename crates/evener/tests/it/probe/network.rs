@@ -8,16 +8,16 @@ use anyhow::Result;
 use evener::io::network::path_mtu::{self, PathMtu};
 use evener::io::network::{self, NextHop, resolve, watch};
 use evener_core::net::wire::Mac;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 
 use crate::probe::{TIMEOUT, decapsulator, on};
 
 #[test]
 fn the_network_is_read_and_watched() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().server_lans(2).servers(2).build()?;
@@ -95,7 +95,7 @@ pub(crate) fn resolved(host: &Host, address: IpAddr) -> NextHop {
 
 #[test]
 fn kernel_resolves_requested_neighbour() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let lan = Farm::builder().build()?;
@@ -118,7 +118,7 @@ fn kernel_resolves_requested_neighbour() -> Result<()> {
 
 #[test]
 fn router_icmp_sets_tunnel_mtu() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let farm = Farm::builder().remote().build()?;

@@ -8,9 +8,9 @@ use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
 use evener_core::pool::HealthKind;
 use evener_core::pool::health::Failure;
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::network::family::Family;
 
 use crate::probe::network::resolved;
 use crate::probe::{
@@ -19,7 +19,7 @@ use crate::probe::{
 
 #[test]
 fn servers_are_probed_over_ipv6() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().servers(2).build()?;
@@ -41,7 +41,7 @@ fn servers_are_probed_over_ipv6() -> Result<()> {
 
 #[test]
 fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().routed().servers(2).server_lans(2).build()?;
@@ -82,7 +82,7 @@ fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Fa
 
 #[test]
 fn tunnel_servers_are_probed_through_tunnel() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut farm = Farm::builder().remote().build()?;

@@ -5,8 +5,9 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, ensure};
 use evener_lab::evener::{AdminSocket, Explanation};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::{skip, wait};
+use evener_lab::harness::engines;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 
 use super::{Pair, PolicyService, SERVERS};
 
@@ -19,7 +20,7 @@ type Choices = Vec<String>;
 
 #[test]
 fn directors_with_one_file_explain_flows_alike() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let pair = Pair::start(Farm::builder(), "l2", &POLICIES)?;
@@ -37,7 +38,7 @@ fn directors_with_one_file_explain_flows_alike() -> Result<()> {
 
 #[test]
 fn director_without_a_server_explains_flows_of_others_alike() -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let pair = Pair::start(Farm::builder(), "l2", &POLICIES)?;

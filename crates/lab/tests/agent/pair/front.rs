@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use evener_lab::farm::{Builder, Farm};
-use evener_lab::host::Host;
-use evener_lab::skip;
-use evener_lab::wait::{self, LONG};
-use evener_lab::web::BIG_LEN;
+use evener_lab::harness::engines;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
+use evener_lab::servers::nginx::BIG_LEN;
 use nix::sys::signal::Signal;
 
 use super::Pair;
@@ -37,7 +37,7 @@ const CHUNK: usize = 8_192;
 const PACE: Duration = Duration::from_millis(32);
 
 fn downloads_go_on(builder: Builder, method: &str) -> Result<()> {
-    if !skip::has_root() {
+    if !engines::has_root() {
         return Ok(());
     }
     let mut pair = Pair::start(builder.bare(), method, &["hash"])?;

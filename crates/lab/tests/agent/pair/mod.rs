@@ -11,8 +11,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::{Builder, Farm, WEB_PORT};
-use evener_lab::wait::LONG;
-use evener_lab::web::OTHER_PORT;
+use evener_lab::harness::wait::LONG;
+use evener_lab::servers::nginx::OTHER_PORT;
 
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const SERVERS: usize = 4;

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::farm::{Builder, Farm};
-use evener_lab::host::Host;
-use evener_lab::{skip, web_tls};
+use evener_lab::harness::engines;
+use evener_lab::network::host::Host;
+use evener_lab::servers::nginx_tls;
 
 use self::page::QuickStart;
 use self::setup::Setup;
@@ -44,7 +45,7 @@ fn set_up(name: &str, farm: Farm, by_hand: bool) -> Result<Setup> {
 
 /// Runs a test on a farm, or skips it without root.
 fn on_farm(builder: Builder, test: impl FnOnce(Farm) -> Result<()>) -> Result<()> {
-    if skip::has_root() { test(builder.build()?) } else { Ok(()) }
+    if engines::has_root() { test(builder.build()?) } else { Ok(()) }
 }
 
 /// Replaces a host's address, with prefix length 24.
@@ -94,7 +95,7 @@ fn tunnel_serves() -> Result<()> {
     on_farm(Farm::builder().remote().bare(), |farm| {
         let server = farm.server(0);
         readdress(server, "198.51.100.5", Some("198.51.100.1"))?;
-        let _web = web_tls::start(server)?;
+        let _web = nginx_tls::start(server)?;
         set_up("tunnel", farm, false)?.wait_for_answers("https://192.0.2.111/")
     })
 }

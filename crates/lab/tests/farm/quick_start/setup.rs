@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::shell::Shell;
-use evener_lab::wait::{self, LONG};
+use evener_lab::harness::operator_shell::Shell;
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::host::Host;
 
 use super::page::{Command, Place, QuickStart, Step};
 

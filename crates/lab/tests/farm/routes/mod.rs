@@ -9,15 +9,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::{Agent, Evener, program};
-use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::host::Host;
-use evener_lab::proc::Proc;
-use evener_lab::skip;
+use evener_lab::harness::engines;
+use evener_lab::harness::process::Proc;
+use evener_lab::harness::wait::{self, LONG};
+use evener_lab::network::family::Family;
+use evener_lab::network::host::Host;
 use evener_lab::unit_files;
-use evener_lab::visit::Visit;
-use evener_lab::wait::{self, LONG};
 use serde_json::Value;
 
 use crate::file;
@@ -167,7 +167,9 @@ impl Front {
     fn visit(&self) -> Result<()> {
         self.families.iter().try_for_each(|family| {
             let service = self.farm.service_in(*family);
-            (0..8).try_for_each(|_| Visit::open(self.farm.client(0), service)?.who_and_close().map(drop))
+            (0..8).try_for_each(|_| {
+                HttpConnection::open(self.farm.client(0), service)?.who_and_close().map(drop)
+            })
         })
     }
 
@@ -217,7 +219,7 @@ fn state(host: &Host) -> Result<Value> {
 fn lacks(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| !Path::new(program).exists());
     if let Some(program) = missing {
-        skip::skipped(&format!("{program} is not installed"));
+        engines::skipped(&format!("{program} is not installed"));
     }
     missing.is_some()
 }
@@ -419,7 +421,7 @@ fn frr_announces_ready_address(engine: &str) -> Result<()> {
         }
     };
     wait::until("the router has both routes", is_announced(Some(100)))?;
-    Visit::open(farm.client(0), farm.service())?.who_and_close()?;
+    HttpConnection::open(farm.client(0), farm.service())?.who_and_close()?;
     director.command(&["drain", "--director"])?;
     wait::until("the router has none", is_announced(None))?;
     director.command(&["undrain", "--director"])?;

@@ -1,11 +1,11 @@
 //! Open connections behind equal-cost routes, whose directors go and return.
 
 use anyhow::{Result, ensure};
+use evener_lab::clients::http_connection::HttpConnection;
 use evener_lab::evener::Agent;
 use evener_lab::farm::{Builder, Farm};
-use evener_lab::host::Host;
-use evener_lab::visit::Visit;
-use evener_lab::wait;
+use evener_lab::harness::wait;
+use evener_lab::network::host::Host;
 use serde_json::Value;
 
 use super::{Front, lacks, no_agents};
@@ -43,7 +43,7 @@ fn front_by_load(
 
 /// Opens connections by all directors. Returns each with its server, once each director knows all
 /// of them: its own ones, and those that the others have told.
-fn lasting_connections(front: &Front) -> Result<Vec<(Visit, String)>> {
+fn lasting_connections(front: &Front) -> Result<Vec<(HttpConnection, String)>> {
     let services: Vec<_> = front.families.iter().map(|family| front.farm.service_in(*family)).collect();
     let visits = lasting::open(front.farm.client(0), &services)?;
     all_know_all(front)?;

@@ -1,0 +1,10 @@
+//! What tests, benchmarks and demonstrations are made of: processes, waiting, tables, the machine.
+
+pub mod cleanup;
+pub mod cpu;
+pub mod engines;
+pub mod operator_shell;
+pub mod process;
+pub mod table;
+pub mod verify_bpf;
+pub mod wait;

@@ -1,0 +1,103 @@
+//! Open-loop load: requests at predetermined times, independent of the servers (as in SPECweb96).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::exchange::Client;
+use super::report::{Report, Tally};
+use super::{Load, Mix, Random, STACK_LEN};
+use crate::network::host::Host;
+
+/// Maximum number of concurrent requests: further due requests wait.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Requests at a rate, at the times of a Poisson process, each on a new connection.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// Targets, which connections use in turn.
+    pub targets: Vec<SocketAddr>,
+    /// Scheduled requests per second.
+    pub rate: f64,
+    /// Duration of the measurement.
+    pub duration: Duration,
+    /// Initial time whose requests are not counted.
+    pub warmup: Duration,
+}
+
+impl Schedule {
+    /// Runs on a host of a farm. Only responses within the duration count. The latency starts at
+    /// the scheduled time, since a request that waits in the client for a slow server is also
+    /// delayed.
+    pub fn run_on(&self, host: &Host) -> Result<Report> {
+        host.enter(|| self.run())
+    }
+
+    fn run(&self) -> Report {
+        let end = self.warmup + self.duration;
+        let (times, mix) = (times(self.rate, end), Mix::new(1));
+        let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let Some(first) = self.targets.first() else { return Report::default() };
+        let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
+        let started = Instant::now();
+        let work = |number: usize| {
+            let mut tally = Tally::default();
+            let mut client = Client::new(&load, number, &stop);
+            while let Some(due) = times.get(next.fetch_add(1, Ordering::Relaxed)) {
+                thread::sleep(due.saturating_sub(started.elapsed()));
+                if started.elapsed() >= end {
+                    break;
+                }
+                client.aim(&mix.next_path());
+                let outcome = client.send_request();
+                let now = started.elapsed();
+                match outcome {
+                    Ok(Some(reply)) if (self.warmup..end).contains(&now) => {
+                        tally.answered(&reply, now - *due)
+                    }
+                    Ok(_) => {}
+                    Err(failure) => tally.failed(&failure, now),
+                }
+            }
+            tally
+        };
+        let mut total = Tally::default();
+        thread::scope(|scope| {
+            let start = |number| {
+                let thread = thread::Builder::new().stack_size(STACK_LEN);
+                let work = &work;
+                thread.spawn_scoped(scope, move || work(number))
+            };
+            let workers: Vec<_> = (0..CONNECTIONS_MAX).map(start).collect();
+            workers.into_iter().for_each(|worker| total.add_worker(worker.map(|worker| worker.join())));
+        });
+        total.report(self.duration)
+    }
+}
+
+/// Returns the scheduled times of requests at a rate.
+pub(super) fn times(rate: f64, end: Duration) -> Vec<Duration> {
+    let mut random = Random::new(2);
+    let mut at = Duration::ZERO;
+    let next = || {
+        at += Duration::from_secs_f64(-random.unit().ln() / rate.max(f64::MIN_POSITIVE));
+        (at < end).then_some(at)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedule_has_requested_number_of_arrivals() {
+        let second = Duration::from_secs(1);
+        let times = times(200.0, 50 * second);
+        assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
+        assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 50 * second));
+    }
+}
