@@ -291,8 +291,8 @@ impl Farm {
         &self.clients
     }
 
-    /// Namespace of the switch; [`Interface::port`](crate::network::host::Interface::port) has the names of
-    /// its ports.
+    /// Namespace of the switch. Its ports are named by
+    /// [`Interface::port`](crate::network::host::Interface::port).
     pub fn switch(&self) -> &Netns {
         &self.switch
     }
