@@ -19,6 +19,7 @@ pub mod farm;
 pub mod harness;
 pub mod mutants;
 pub mod network;
+pub mod papers;
 pub mod servers;
 pub mod unit_files;
 pub mod workloads;

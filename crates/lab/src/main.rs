@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use evener_lab::benches::ab;
 use evener_lab::benches::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::harness::verify_bpf;
 use evener_lab::mutants::{self, Wanted};
+use evener_lab::papers::{self, EXPERIMENTS, Extent, Progress, Request};
 use evener_lab::unit_files::{self, Unit};
 use evener_lab::workloads::load::Load;
 use evener_sim as sim;
@@ -30,48 +31,20 @@ enum Command {
         #[arg(long, conflicts_with = "json")]
         stay: bool,
     },
-    /// Measure a farm beside other ways to its servers; needs root
+    /// Measure a farm beside other ways to its servers, or one part alone; needs root
     Bench {
         /// Less exact, in a few minutes
-        #[arg(long)]
+        #[arg(long, global = true)]
         quick: bool,
-        /// Only the kernel engine's packets and the session table; no farm is built
-        #[arg(long)]
-        packets: bool,
-        /// Only requests from clients to servers, method by method
-        #[arg(long, conflicts_with = "packets")]
-        end_to_end: bool,
-        /// Only farms whose every host is a director
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end"])]
-        every_host: bool,
-        /// Only farms where connections are handed over
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host"])]
-        handoff: bool,
-        /// Only the control plane of a large farm: no farm is built
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff"])]
-        director: bool,
-        /// Only answers that send clients on
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director"])]
-        redirect: bool,
-        /// Only how long clients wait: for answers that send them on, and for servers, by the
-        /// policy
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect"])]
-        load: bool,
-        /// Only what agents report of bytes to send, beside what clients lack, and what that costs;
-        /// `--load` has it too
-        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect", "load"])]
-        reports: bool,
-        /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare
-        /// repository
-        #[arg(long, value_name = "DIR", conflicts_with_all = ["end_to_end", "every_host", "handoff", "director", "redirect", "load", "reports"])]
-        katran: Option<PathBuf>,
-        /// Write plots of the papers' figures for these farms to this folder, as SVG
-        #[arg(long, value_name = "DIR")]
-        plots: Option<PathBuf>,
         /// Print the result as JSON
-        #[arg(long)]
+        #[arg(long, global = true)]
         json: bool,
+        #[command(subcommand)]
+        what: Option<What>,
     },
+    /// Repeat a paper's experiment, point by point; a second run goes on where the first stopped
+    #[command(subcommand)]
+    Paper(Paper),
     /// Ask web servers for as long or as often as wanted, and print what they did as JSON
     Load(LoadOptions),
     /// Run farms that are simulated, one for each seed, until a promise is broken; needs no
@@ -135,6 +108,44 @@ enum Command {
     },
 }
 
+#[derive(clap::Subcommand)]
+enum Paper {
+    /// Show the experiments, with their expected minutes
+    List,
+    /// Make figures of measured points: CSV, SVG, Markdown and HTML, beside them
+    Report {
+        /// The folder of the points
+        #[arg(value_name = "DIR", default_value = POINTS)]
+        folder: PathBuf,
+    },
+    /// Distributed Packet Rewriting, section 4; needs root
+    Dpr(PaperOptions),
+    /// Light-weight Cluster Control Protocol, section 5.2; needs root
+    Lccp(PaperOptions),
+}
+
+/// Folder of points unless another is named.
+const POINTS: &str = "points";
+
+#[derive(clap::Args)]
+struct PaperOptions {
+    /// Only the points of this figure of the paper
+    #[arg(long, value_name = "N")]
+    figure: Option<u8>,
+    /// Few short points, for a first look
+    #[arg(long)]
+    quick: bool,
+    /// As in the paper's own protocol, which takes hours
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// Begin no point after this time; the same command goes on another day
+    #[arg(long, value_name = "H")]
+    hours: Option<f64>,
+    /// The folder of the points
+    #[arg(long = "out", value_name = "DIR", default_value = POINTS)]
+    folder: PathBuf,
+}
+
 #[derive(clap::Args)]
 struct LoadOptions {
     /// The targets; connections take turns
@@ -167,34 +178,10 @@ fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Demo { stay: true, .. } => demo::stay().map(|()| ExitCode::SUCCESS),
         Command::Demo { json, .. } => show(json),
-        Command::Bench {
-            quick,
-            packets,
-            end_to_end,
-            every_host,
-            handoff,
-            director,
-            redirect,
-            load,
-            reports,
-            katran,
-            plots,
-            json,
-        } => {
-            let what = match (packets || katran.is_some(), every_host, handoff) {
-                _ if end_to_end => What::EndToEnd,
-                _ if director => What::Director,
-                _ if redirect => What::Redirect,
-                _ if load => What::Load,
-                _ if reports => What::Reports,
-                (true, ..) => What::Packets,
-                (_, true, _) => What::EveryHost,
-                (_, _, true) => What::Handoff,
-                _ => What::All,
-            };
-            let effort = Effort { what, ..if quick { Effort::QUICK } else { Effort::FULL } };
-            measure(effort, plots.as_deref(), katran.as_deref(), json)
+        Command::Bench { quick, json, what } => {
+            measure(if quick { Effort::QUICK } else { Effort::FULL }, what.as_ref(), json)
         }
+        Command::Paper(paper) => paper.run(),
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds, coverage } => Ok(simulate(seed, seeds, coverage)),
         Command::Mutants { drawn, seed, farms, only_farms, directory } => {
@@ -213,6 +200,44 @@ fn main() -> ExitCode {
             eprintln!("evener-lab: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+impl Paper {
+    fn run(self) -> Result<ExitCode> {
+        let (name, options) = match self {
+            Paper::List => {
+                print!("{}", papers::list());
+                return Ok(ExitCode::SUCCESS);
+            }
+            Paper::Report { folder } => {
+                let (files, verdicts) = papers::report::write(&folder)?;
+                verdicts.iter().for_each(|verdict| println!("{verdict}"));
+                files.iter().for_each(|file| println!("{}", file.display()));
+                return Ok(ExitCode::SUCCESS);
+            }
+            Paper::Dpr(options) => ("dpr", options),
+            Paper::Lccp(options) => ("lccp", options),
+        };
+        let experiment = EXPERIMENTS.into_iter().find(|experiment| experiment.name == name);
+        let Some(experiment) = experiment else { bail!("No experiment is called {name}") };
+        let limit = options.hours.map(|hours| Duration::try_from_secs_f64(hours * 3600.0));
+        let request = Request {
+            figure: options.figure,
+            extent: match (options.quick, options.full) {
+                (true, _) => Extent::Quick,
+                (_, true) => Extent::Full,
+                _ => Extent::Normal,
+            },
+            limit: limit.transpose().context("--hours has no number of hours")?,
+            folder: options.folder,
+        };
+        let Progress { measured, found, left, excluded } = papers::run(experiment, &request)?;
+        println!(
+            "{measured} measurements; {found} points were there, {left} are left, {excluded} don't count."
+        );
+        println!("`evener-lab paper report {}` shows them.", request.folder.display());
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -261,10 +286,10 @@ fn show(json: bool) -> Result<ExitCode> {
     Ok(if outcome.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(effort: Effort, plots: Option<&Path>, katran: Option<&Path>, json: bool) -> Result<ExitCode> {
-    let report = benches::run(effort, plots, katran)?;
+fn measure(effort: Effort, what: Option<&What>, json: bool) -> Result<ExitCode> {
+    let report = benches::run(effort, what)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?)
+        println!("{}", serde_json::to_string_pretty(&report.json()?)?)
     } else {
         report.print()
     }

@@ -1,17 +1,18 @@
 //! Measures load: the time that a group's director takes to redirect clients (figure 8 of
 //! CMU-CS-95-114), and the waiting time of clients with unequal servers, by policy.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use super::plot::{self, Figure, Line};
 use super::{Effort, redirect};
 use crate::evener::Evener;
 use crate::farm::Farm;
+use crate::harness::plot::{Line, LinePoint, Plot};
 use crate::harness::table::{Table, median, thousands};
 use crate::harness::wait::LONG;
 use crate::network::host::Host;
@@ -69,7 +70,9 @@ struct Wait {
 pub(super) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outcome> {
     let outcome = Outcome { dispatches: dispatches(effort)?, waits: waits(effort)? };
     if let Some(folder) = plots {
-        plot::write(folder, &outcome.figure(&outcome.lines()))?;
+        fs::create_dir_all(folder).with_context(|| format!("Making {} failed", folder.display()))?;
+        let path = folder.join("load-figure-8.svg");
+        fs::write(&path, outcome.plot()?).with_context(|| format!("Writing {} failed", path.display()))?;
     }
     Ok(outcome)
 }
@@ -107,7 +110,7 @@ fn dispatch(client: &Host, address: SocketAddr, connections: usize, each: Durati
 }
 
 fn waits(effort: Effort) -> Result<Vec<Wait>> {
-    let duration = Duration::from_secs(if effort.few_points { 15 } else { 60 });
+    let duration = Duration::from_secs(if effort.is_quick { 15 } else { 60 });
     let mut waits = Vec::new();
     for (servers, rates) in FARMS {
         let (per_second, warmup, timeout) = (PER_SECOND, WARMUP, TIMEOUT);
@@ -147,22 +150,13 @@ impl Outcome {
             && group.map(|wait| wait.failed).sum::<u64>() == 0
     }
 
-    fn lines(&self) -> [Line; 2] {
+    fn plot(&self) -> Result<String> {
         let line = |name: &str, figure: fn(&Dispatch) -> f64| {
-            let points = self.dispatches.iter().map(|one| (one.clients as f64, figure(one) / 1e3)).collect();
-            Line { name: name.to_owned(), points }
+            let point = |one: &Dispatch| LinePoint::single(one.clients as f64, figure(one) / 1e3);
+            Line { name: name.to_owned(), points: self.dispatches.iter().map(point).collect() }
         };
-        [line("half", |one| one.p50_us), line("99 of 100", |one| one.p99_us)]
-    }
-
-    fn figure<'a>(&self, lines: &'a [Line]) -> Figure<'a> {
-        Figure {
-            file: "load-figure-8.svg",
-            title: "Time of a dispatch",
-            x: "clients",
-            y: "milliseconds",
-            lines,
-        }
+        let lines = [line("half", |one| one.p50_us), line("99 of 100", |one| one.p99_us)];
+        Plot { title: "Time of a dispatch", x: "clients", y: "milliseconds", lines: &lines }.svg()
     }
 
     pub(super) fn print(&self) {

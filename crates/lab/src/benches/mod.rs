@@ -5,23 +5,23 @@ pub mod ab;
 mod dashboard;
 mod director;
 mod end_to_end;
-mod every_host;
 mod handoff;
 mod load;
 mod packets;
-mod plot;
 mod redirect;
 mod remote;
 mod reports;
 mod run_time;
 mod session_table;
 
-use std::path::Path;
+use std::fmt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 pub use end_to_end::{Figure, Outcome};
 
@@ -32,66 +32,76 @@ pub struct Effort {
     pub rounds: usize,
     /// Duration of each result of a round.
     pub each: Duration,
-    /// Duration of each point of the papers' figures.
-    pub each_point: Duration,
-    /// True to skip most of these points.
-    pub few_points: bool,
-    pub what: What,
+    /// True to measure waiting times for a shorter time.
+    pub is_quick: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Benchmark.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Subcommand)]
 pub enum What {
-    All,
-    /// Only the cost of packets, without a farm.
-    Packets,
-    /// Only requests from clients to servers, by method.
+    /// Only the kernel engine's packets and the session table; no farm is built
+    Packets {
+        /// Measure beside Katran instead: a checkout of its source, or its bare repository
+        #[arg(long, value_name = "DIR")]
+        katran: Option<PathBuf>,
+    },
+    /// Only requests from clients to servers, method by method
     EndToEnd,
-    EveryHost,
+    /// Only requests to servers by way of `handoff`, beside proxies
     Handoff,
-    /// Only the control plane of a large farm.
+    /// Only the control plane of a large farm: no farm is built
     Director,
+    /// Only answers that send clients on
     Redirect,
-    /// Only waiting times of clients, by policy.
-    Load,
-    /// Only agents' reports, compared with the true load.
+    /// Only how long clients wait: for answers that send them on, and for servers, by the policy
+    Load {
+        /// Write a plot of the paper's figure to this folder, as SVG
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
+    },
+    /// Only what agents report of bytes to send, beside what clients lack, and what that costs
     Reports,
 }
 
 impl Effort {
     /// Short measurement for a first look.
-    pub const QUICK: Effort = Effort {
-        rounds: 5,
-        each: Duration::from_millis(400),
-        each_point: Duration::from_millis(1500),
-        few_points: true,
-        what: What::All,
-    };
+    pub const QUICK: Effort = Effort { rounds: 5, each: Duration::from_millis(400), is_quick: true };
     /// Full measurement for figures to publish.
-    pub const FULL: Effort = Effort {
-        rounds: 7,
-        each: Duration::from_millis(1500),
-        each_point: Duration::from_secs(5),
-        few_points: false,
-        what: What::All,
-    };
+    pub const FULL: Effort = Effort { rounds: 7, each: Duration::from_millis(1500), is_quick: false };
 }
 
-/// Results of all benchmarks, and their environment.
-#[derive(Debug, Serialize)]
+/// Results of benchmarks, and their environment.
+#[derive(Debug)]
 pub struct Report {
-    pub environment: Environment,
-    packet_cost: Option<packets::Outcome>,
-    session_table: Option<session_table::Outcome>,
-    director: Option<director::Outcome>,
-    run_time: Option<run_time::Outcome>,
-    dashboard: Option<dashboard::Outcome>,
-    /// Requests from clients to servers, by method.
-    pub end_to_end: Vec<Outcome>,
-    every_host: Option<every_host::Outcome>,
-    handoff_scaling: Option<handoff::Scaling>,
-    redirect: Option<redirect::Outcome>,
-    load: Option<load::Outcome>,
-    reports: Option<reports::Outcome>,
+    environment: Environment,
+    sections: Vec<Section>,
+}
+
+/// Results of one benchmark.
+struct Section {
+    name: &'static str,
+    json: Value,
+    print: Box<dyn Fn()>,
+    /// True if Evener answered every request.
+    is_whole: bool,
+}
+
+impl fmt::Debug for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Section").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Section {
+    fn new<O: Serialize + 'static>(
+        name: &'static str,
+        outcome: O,
+        print: fn(&O),
+        is_whole: fn(&O) -> bool,
+    ) -> Result<Section> {
+        let (json, is_whole) = (serde_json::to_value(&outcome)?, is_whole(&outcome));
+        Ok(Section { name, json, print: Box::new(move || print(&outcome)), is_whole })
+    }
 }
 
 /// Machine, programs and date of a measurement.
@@ -106,108 +116,87 @@ pub struct Environment {
     pub programs: Vec<String>,
 }
 
-/// Runs the benchmarks, with progress on standard error. Plots are written to a folder if one is
-/// given. With a folder of Katran's source, only packets are measured, and compared with Katran.
-pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Result<Report> {
+/// Runs one benchmark, or all, with progress on standard error.
+pub fn run(effort: Effort, what: Option<&What>) -> Result<Report> {
     let environment = Environment::find()?;
-    let packets = matches!(effort.what, What::All | What::Packets);
-    Ok(Report {
-        environment,
-        packet_cost: packets.then(|| packets::run(effort.rounds, katran)).transpose()?,
-        session_table: (packets && katran.is_none()).then(session_table::run),
-        director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
-        run_time: matches!(effort.what, What::All | What::Director).then(run_time::run).transpose()?,
-        dashboard: matches!(effort.what, What::All | What::Director).then(dashboard::run).transpose()?,
-        end_to_end: match effort.what {
-            What::All | What::EndToEnd => vec![
-                end_to_end::run(effort)?,
-                remote::tunnel(effort)?,
-                remote::nat(effort)?,
-                handoff::run(effort)?,
-            ],
-            What::Handoff => vec![handoff::run(effort)?],
-            What::Packets
-            | What::EveryHost
-            | What::Director
-            | What::Redirect
-            | What::Load
-            | What::Reports => Vec::new(),
-        },
-        every_host: match effort.what {
-            What::Packets
-            | What::EndToEnd
-            | What::Handoff
-            | What::Director
-            | What::Redirect
-            | What::Load
-            | What::Reports => None,
-            What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
-        },
-        handoff_scaling: match effort.what {
-            What::Packets
-            | What::EndToEnd
-            | What::EveryHost
-            | What::Director
-            | What::Redirect
-            | What::Load
-            | What::Reports => None,
-            What::All | What::Handoff => Some(handoff::scaling(effort, plots)?),
-        },
-        redirect: matches!(effort.what, What::All | What::Redirect)
-            .then(|| redirect::run(effort))
-            .transpose()?,
-        load: matches!(effort.what, What::All | What::Load).then(|| load::run(effort, plots)).transpose()?,
-        reports: matches!(effort.what, What::All | What::Load | What::Reports)
-            .then(|| reports::run(effort))
-            .transpose()?,
+    let all = [
+        What::Packets { katran: None },
+        What::Director,
+        What::EndToEnd,
+        What::Redirect,
+        What::Load { plots: None },
+        What::Reports,
+    ];
+    let wanted = what.map_or(&all[..], std::slice::from_ref);
+    let sections: Vec<Vec<Section>> =
+        wanted.iter().map(|what| sections(effort, what)).collect::<Result<_>>()?;
+    Ok(Report { environment, sections: sections.into_iter().flatten().collect() })
+}
+
+fn sections(effort: Effort, what: &What) -> Result<Vec<Section>> {
+    fn any<O>(_: &O) -> bool {
+        true
+    }
+    let farms = |outcomes: Vec<Outcome>| {
+        let print = |outcomes: &Vec<Outcome>| outcomes.iter().for_each(Outcome::print);
+        let is_whole = |outcomes: &Vec<Outcome>| outcomes.iter().all(Outcome::is_whole);
+        Section::new("end_to_end", outcomes, print, is_whole)
+    };
+    Ok(match what {
+        What::Packets { katran } => {
+            let costs = packets::run(effort.rounds, katran.as_deref())?;
+            let costs = Section::new("packet_cost", costs, packets::Outcome::print, any)?;
+            match katran {
+                Some(_) => vec![costs],
+                None => {
+                    let table = session_table::run();
+                    vec![costs, Section::new("session_table", table, session_table::Outcome::print, any)?]
+                }
+            }
+        }
+        What::Director => vec![
+            Section::new("director", director::run()?, director::Outcome::print, any)?,
+            Section::new("run_time", run_time::run()?, run_time::Outcome::print, any)?,
+            Section::new("dashboard", dashboard::run()?, dashboard::Outcome::print, any)?,
+        ],
+        What::EndToEnd => vec![farms(vec![
+            end_to_end::run(effort)?,
+            remote::tunnel(effort)?,
+            remote::nat(effort)?,
+            handoff::run(effort)?,
+        ])?],
+        What::Handoff => vec![farms(vec![handoff::run(effort)?])?],
+        What::Redirect => {
+            let outcome = redirect::run(effort)?;
+            vec![Section::new("redirect", outcome, redirect::Outcome::print, redirect::Outcome::is_whole)?]
+        }
+        What::Load { plots } => {
+            let outcome = load::run(effort, plots.as_deref())?;
+            vec![Section::new("load", outcome, load::Outcome::print, load::Outcome::is_whole)?]
+        }
+        What::Reports => vec![Section::new("reports", reports::run(effort)?, reports::Outcome::print, any)?],
     })
 }
 
 impl Report {
     /// True if Evener answered every request.
     pub fn is_whole(&self) -> bool {
-        self.end_to_end.iter().all(Outcome::is_whole)
-            && self.every_host.as_ref().is_none_or(every_host::Outcome::is_whole)
-            && self.handoff_scaling.as_ref().is_none_or(handoff::Scaling::is_whole)
-            && self.redirect.as_ref().is_none_or(redirect::Outcome::is_whole)
-            && self.load.as_ref().is_none_or(load::Outcome::is_whole)
+        self.sections.iter().all(|section| section.is_whole)
     }
 
     pub fn print(&self) {
         let Environment { started, kernel, cores, programs } = &self.environment;
         println!("Measured on {started} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
         println!();
-        if let Some(outcome) = &self.packet_cost {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.session_table {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.director {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.run_time {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.dashboard {
-            outcome.print();
-        }
-        self.end_to_end.iter().for_each(Outcome::print);
-        if let Some(outcome) = &self.every_host {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.handoff_scaling {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.redirect {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.load {
-            outcome.print();
-        }
-        if let Some(outcome) = &self.reports {
-            outcome.print();
-        }
+        self.sections.iter().for_each(|section| (section.print)());
+    }
+
+    /// Returns the results by benchmark.
+    pub fn json(&self) -> Result<Value> {
+        let mut all = Map::new();
+        all.insert("environment".to_owned(), serde_json::to_value(&self.environment)?);
+        all.extend(self.sections.iter().map(|section| (section.name.to_owned(), section.json.clone())));
+        Ok(Value::Object(all))
     }
 }
 

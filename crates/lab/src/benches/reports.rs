@@ -86,7 +86,7 @@ impl Difference {
 }
 
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
-    let few = if effort.few_points { 2 } else { DOWNLOADS.len() };
+    let few = if effort.is_quick { 2 } else { DOWNLOADS.len() };
     let bytes = DOWNLOADS.iter().rev().take(few).rev().map(|(downloads, length)| bytes(*downloads, *length));
     Ok(Outcome { bytes: bytes.collect::<Result<_>>()?, costs: costs(effort)? })
 }
@@ -185,7 +185,7 @@ fn costs(effort: Effort) -> Result<Vec<Cost>> {
     let agent = agent(&farm)?;
     let to = SocketAddr::new(farm.server(0).address().into(), WEB_PORT);
     let _counted = BpfTimes::count()?;
-    let duration = Duration::from_secs(if effort.few_points { 5 } else { 20 });
+    let duration = Duration::from_secs(if effort.is_quick { 5 } else { 20 });
     let cost = |(connections, pause_us): (usize, u64)| -> Result<Cost> {
         eprintln!("load: what an agent takes, {connections} clients");
         let (before, began) = (process_times(agent.pid()), Instant::now());

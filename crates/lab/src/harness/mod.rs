@@ -4,6 +4,7 @@ pub mod cleanup;
 pub mod cpu;
 pub mod engines;
 pub mod operator_shell;
+pub mod plot;
 pub mod process;
 pub mod table;
 pub mod verify_bpf;

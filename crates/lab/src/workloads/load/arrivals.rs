@@ -42,7 +42,7 @@ impl Arrivals {
     }
 
     fn run(&self) -> Report {
-        let (times, next) = (times(self.rate, self.warmup + self.duration), AtomicUsize::new(0));
+        let (times, next) = (times(self.rate, self.warmup + self.duration, 2), AtomicUsize::new(0));
         let started = Instant::now();
         let work = || {
             let mut tally = Tally::default();

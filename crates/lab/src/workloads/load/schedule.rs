@@ -26,6 +26,8 @@ pub struct Schedule {
     pub duration: Duration,
     /// Initial time whose requests are not counted.
     pub warmup: Duration,
+    /// Seed of the times and files.
+    pub seed: u64,
 }
 
 impl Schedule {
@@ -38,7 +40,7 @@ impl Schedule {
 
     fn run(&self) -> Report {
         let end = self.warmup + self.duration;
-        let (times, mix) = (times(self.rate, end), Mix::new(1));
+        let (times, mix) = (times(self.rate, end, self.seed), Mix::new(self.seed));
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let Some(first) = self.targets.first() else { return Report::default() };
         let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
@@ -78,9 +80,9 @@ impl Schedule {
     }
 }
 
-/// Returns the scheduled times of requests at a rate.
-pub(super) fn times(rate: f64, end: Duration) -> Vec<Duration> {
-    let mut random = Random::new(2);
+/// Returns the scheduled times of requests at a rate, by a seed.
+pub(super) fn times(rate: f64, end: Duration, seed: u64) -> Vec<Duration> {
+    let mut random = Random::new(seed);
     let mut at = Duration::ZERO;
     let next = || {
         at += Duration::from_secs_f64(-random.unit().ln() / rate.max(f64::MIN_POSITIVE));
@@ -96,7 +98,7 @@ mod tests {
     #[test]
     fn schedule_has_requested_number_of_arrivals() {
         let second = Duration::from_secs(1);
-        let times = times(200.0, 50 * second);
+        let times = times(200.0, 50 * second, 2);
         assert!((9_700..10_300).contains(&times.len()), "{}", times.len());
         assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 50 * second));
     }

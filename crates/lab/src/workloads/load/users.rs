@@ -35,6 +35,8 @@ pub struct Users {
     pub duration: Duration,
     /// Initial time whose requests are not counted.
     pub warmup: Duration,
+    /// Seed of the users' choices and pauses.
+    pub seed: u64,
 }
 
 impl Users {
@@ -44,7 +46,7 @@ impl Users {
     }
 
     fn run(&self) -> Report {
-        let (mix, stop) = (Mix::new(3), AtomicBool::new(false));
+        let (mix, stop) = (Mix::new(self.seed), AtomicBool::new(false));
         let Some(first) = self.targets.first() else { return Report::default() };
         let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
         let started = Instant::now();
@@ -65,7 +67,7 @@ impl Users {
 
     fn live(&self, mut client: Client<'_>, number: usize, mix: &Mix, started: Instant) -> Tally {
         let end = self.warmup + self.duration;
-        let mut random = Random::new(number as u64 + 1);
+        let mut random = Random::new((self.seed << 32) + number as u64 + 1);
         let mut tally = Tally::default();
         // users start at different times
         thread::sleep(self.warmup.min(Duration::from_secs(1)).mul_f64(random.unit()));

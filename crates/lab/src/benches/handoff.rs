@@ -1,7 +1,5 @@
 //! Compares handoff by request with direct connections, with layer-two forwarding without reading
-//! requests, and with proxies, which also read requests. Also measures scaling.
-
-mod scaling;
+//! requests, and with proxies, which also read requests.
 
 use std::net::SocketAddr;
 
@@ -16,8 +14,6 @@ use crate::network::bare_hop::{Hop, Method};
 use crate::network::family::Family;
 use crate::servers::nginx;
 use crate::servers::proxies::{HaProxy, NginxProxy};
-
-pub(super) use scaling::{Outcome as Scaling, run as scaling};
 
 /// Number of routes before the one that matches the measured requests.
 const ROUTES: usize = 100;

@@ -1,0 +1,187 @@
+//! Figures of measured points: CSV, SVG, a page of Markdown, and one HTML file.
+
+mod html;
+mod markdown;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::points::{self, Point};
+use super::{Claim, EXPERIMENTS, Experiment, Figure, Verdict};
+use crate::harness::plot::{Line, Plot};
+
+/// Figure with its points and our results.
+#[derive(Debug)]
+struct Drawn {
+    figure: &'static Figure,
+    lines: Vec<Line>,
+    claims: Vec<Claim>,
+    svg: String,
+    /// When, with what and how long the points were measured.
+    origin: String,
+}
+
+/// Experiment with the figures that have points.
+#[derive(Debug)]
+struct Section {
+    experiment: &'static Experiment,
+    figures: Vec<Drawn>,
+}
+
+/// Writes all figures of a folder's points beside them. Returns the written files and a line for
+/// each figure, with its verdict.
+pub fn write(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let points = points::read(folder)?;
+    let sections: Vec<Section> =
+        EXPERIMENTS.into_iter().map(|experiment| section(experiment, &points)).collect::<Result<_>>()?;
+    let sections: Vec<Section> = sections.into_iter().filter(|section| !section.figures.is_empty()).collect();
+    if sections.is_empty() {
+        bail!("No point in {} is of an experiment: see `evener-lab paper list`", folder.display());
+    }
+    let mut files = Vec::new();
+    let mut add = |name: String, text: &str| -> Result<()> {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("Writing {} failed", path.display()))?;
+        files.push(path);
+        Ok(())
+    };
+    let mut verdicts = Vec::new();
+    for section in &sections {
+        for drawn in &section.figures {
+            let name = drawn.name(section.experiment);
+            add(format!("{name}.csv"), &csv(&drawn.lines))?;
+            add(format!("{name}.svg"), &drawn.svg)?;
+            let (figure, verdict) = (drawn.figure, drawn.verdict());
+            verdicts.push(format!(
+                "{} figure {}: {}",
+                section.experiment.name,
+                figure.number,
+                verdict.name()
+            ));
+        }
+    }
+    add("report.md".to_owned(), &markdown::page(&sections))?;
+    add("index.html".to_owned(), &html::page(&sections))?;
+    Ok((files, verdicts))
+}
+
+/// Returns the Markdown of a folder's points.
+pub fn markdown(folder: &Path) -> Result<String> {
+    let points = points::read(folder)?;
+    let sections = EXPERIMENTS.into_iter().map(|experiment| section(experiment, &points));
+    let sections: Vec<Section> = sections.collect::<Result<_>>()?;
+    Ok(markdown::page(&sections.into_iter().filter(|one| !one.figures.is_empty()).collect::<Vec<_>>()))
+}
+
+fn section(experiment: &'static Experiment, points: &[Point]) -> Result<Section> {
+    let of_experiment: Vec<&Point> =
+        points.iter().filter(|point| point.experiment == experiment.name).collect();
+    let drawn = |figure| draw(figure, &of_experiment);
+    let figures: Vec<Option<Drawn>> = experiment.figures.iter().map(drawn).collect::<Result<_>>()?;
+    Ok(Section { experiment, figures: figures.into_iter().flatten().collect() })
+}
+
+/// Draws a figure. Of points with different durations, the longest are used.
+fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
+    let of_sweep = points.iter().copied().filter(|point| point.parameters.sweep == figure.sweep);
+    let seconds = of_sweep.clone().map(|point| point.parameters.seconds).fold(0.0, f64::max);
+    let used: Vec<&Point> = of_sweep.filter(|point| point.parameters.seconds == seconds).collect();
+    let (Some(first), Some(last)) = (used.first(), used.last()) else { return Ok(None) };
+    let lines = (figure.lines)(&used);
+    let plot = Plot { title: figure.title, x: figure.x, y: figure.y, lines: &lines };
+    let svg = plot.svg()?;
+    let repeats = used.iter().map(|point| point.parameters.repeat).max().unwrap_or_default() + 1;
+    let excluded = used.iter().filter(|point| !point.counts()).count();
+    let (requests, failed) = used
+        .iter()
+        .fold((0, 0), |(requests, failed), point| (requests + point.requests, failed + point.failed));
+    let day = |point: &Point| point.at.split(' ').next().unwrap_or_default().to_owned();
+    let days = if day(first) == day(last) { day(first) } else { format!("{} to {}", day(first), day(last)) };
+    let mut origin = format!(
+        "{} points of {seconds} s, {repeats} of each place; {days}, Linux {}, commit {}.",
+        used.len(),
+        first.kernel,
+        first.commit,
+    );
+    origin += &format!(" {failed} of {} requests failed.", requests + failed);
+    if excluded > 0 {
+        origin += &format!(" {excluded} measurements don't count, for instance: {}.", reason(&used));
+    }
+    let claims = (figure.claims)(&used);
+    Ok(Some(Drawn { figure, lines, claims, svg, origin }))
+}
+
+/// Returns the first reason for which a point doesn't count.
+fn reason<'a>(points: &[&'a Point]) -> &'a str {
+    points.iter().find_map(|point| point.excluded.as_deref()).unwrap_or_default()
+}
+
+impl Drawn {
+    fn verdict(&self) -> Verdict {
+        Verdict::of(&self.claims)
+    }
+
+    /// Name of the figure's files, without extension.
+    fn name(&self, experiment: &Experiment) -> String {
+        format!("{}-figure-{}", experiment.name, self.figure.number)
+    }
+
+    /// Places on the axis of any line, in order.
+    fn places(&self) -> Vec<f64> {
+        let mut places: Vec<f64> =
+            self.lines.iter().flat_map(|line| &line.points).map(|point| point.x).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        places
+    }
+
+    /// Rows of a table of medians: a heading, and a row for each line. What doesn't count is in
+    /// parentheses.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let places = self.places();
+        let heading =
+            std::iter::once(self.figure.x.to_owned()).chain(places.iter().map(|place| format!("{place:.0}")));
+        let row = |line: &Line| {
+            let cell = |place: &f64| {
+                let digits = self.figure.digits;
+                match line.points.iter().find(|point| point.x == *place) {
+                    Some(point) if point.counts => format!("{:.digits$}", point.median),
+                    Some(point) => format!("({:.digits$})", point.median),
+                    None => "-".to_owned(),
+                }
+            };
+            std::iter::once(line.name.clone()).chain(places.iter().map(cell)).collect()
+        };
+        std::iter::once(heading.collect()).chain(self.lines.iter().map(row)).collect()
+    }
+}
+
+impl Claim {
+    fn outcome(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not decided",
+        }
+    }
+}
+
+fn csv(lines: &[Line]) -> String {
+    let mut text = "system,x,least,median,greatest,counts\n".to_owned();
+    for line in lines {
+        for point in &line.points {
+            text += &format!(
+                "\"{}\",{},{},{},{},{}\n",
+                line.name.replace('"', "\"\""),
+                point.x,
+                point.least,
+                point.median,
+                point.greatest,
+                point.counts,
+            );
+        }
+    }
+    text
+}
