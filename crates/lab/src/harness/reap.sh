@@ -1,5 +1,5 @@
-# Removes what a process made: every network namespace whose name begins with $1, the processes
-# in them, and the directories under $2 whose names begin with $1.
+# Removes what a process made: every network namespace and control group whose name begins with $1,
+# the processes in them, and the directories under $2 whose names begin with $1.
 # In shell, so that it can run after its owner is gone, however the owner ended.
 numbers=$(stat --format=%i /run/netns/"$1"* 2>/dev/null)
 inside() {
@@ -26,4 +26,10 @@ if [ -n "$numbers" ]; then
         echo "netns del ${path##*/}"
     done | ip -force -batch -
 fi
+for group in /sys/fs/cgroup/"$1"* /sys/fs/cgroup/*/"$1"*; do
+    [ -d "$group" ] || continue
+    pids=$(cat "$group/cgroup.procs")
+    [ -n "$pids" ] && kill -9 $pids 2>/dev/null && sleep 0.3
+    rmdir "$group"
+done
 rm -rf "$2"/"$1"*

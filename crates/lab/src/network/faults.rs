@@ -147,7 +147,8 @@ impl Host {
         })?
     }
 
-    fn in_switch(&self, words: &[&str]) -> Result<()> {
+    /// Runs a program in the switch.
+    pub(super) fn in_switch(&self, words: &[&str]) -> Result<()> {
         let switch = Host { name: "switch".to_owned(), netns: self.switch.clone(), ..self.clone() };
         switch.run(words).map(|_| ())
     }

@@ -7,5 +7,6 @@ pub mod family;
 pub mod faults;
 pub mod host;
 pub(crate) mod lan;
+pub mod medium;
 pub mod netns;
 pub mod reordering;

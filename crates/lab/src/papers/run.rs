@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::machine::{Usage, Use};
 use super::points::{Parameters, Point, PointFile};
 use super::{Experiment, Extent};
+use crate::evener;
 use crate::network::host::Host;
 use crate::workloads::load::Report;
 
@@ -63,6 +64,7 @@ pub fn run(experiment: &Experiment, request: &Request) -> Result<Progress> {
         let numbers: Vec<String> = experiment.figures.iter().map(|one| one.number.to_string()).collect();
         bail!("{} has the figures {}", experiment.name, numbers.join(", "));
     }
+    evener::program()?;
     let file = PointFile::open(&request.folder)?;
     let mut runner = Runner {
         experiment,

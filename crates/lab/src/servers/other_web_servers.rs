@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::farm::{Farm, WEB_PORT};
 use crate::harness::engines;
+use crate::harness::held_machine::HeldMachine;
 use crate::harness::process::Proc;
 use crate::network::host::Host;
 
@@ -21,18 +22,34 @@ pub fn apache_is_there() -> bool {
 /// Starts Apache on a host, with one socket for both families, as by default. It serves all pages
 /// of the farm and names itself in `X-Server`.
 pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
-    let modules = ["mpm_event", "authz_core", "headers", "status"]
+    start_apache(host, farm, "mpm_event", "", &[])
+}
+
+/// Starts Apache with a number of processes that each serve one connection, inside a held machine.
+pub fn apache_prefork(host: &Host, farm: &Farm, processes: u16, machine: &HeldMachine) -> Result<Proc> {
+    let keys = format!(
+        "StartServers {processes}\nServerLimit {processes}\nMaxRequestWorkers {processes}\n\
+         MinSpareServers {processes}\nMaxSpareServers {processes}\nMaxConnectionsPerChild 0\nListenBacklog 1024\n"
+    );
+    start_apache(host, farm, "mpm_prefork", &keys, &machine.before())
+}
+
+fn start_apache(host: &Host, farm: &Farm, model: &str, keys: &str, before: &[String]) -> Result<Proc> {
+    let modules = [model, "authz_core", "headers", "status"]
         .map(|name| format!("LoadModule {name}_module {MODULES}/mod_{name}.so\n"));
     let config = format!(
-        "ServerName {name}\nListen {WEB_PORT}\nUser nobody\nGroup nogroup\nKeepAlive On\nMaxKeepAliveRequests 0\n\
+        "ServerName {name}\nListen {WEB_PORT}\nUser nobody\nGroup nogroup\nKeepAlive On\nMaxKeepAliveRequests 0\n{keys}\
          PidFile {pid}\nErrorLog /dev/stderr\nDocumentRoot {pages}\n<Directory />\nRequire all granted\n</Directory>\n\
          Header always set X-Server {name}\n<Location /server-status>\nSetHandler server-status\n</Location>\n",
         name = host.name(),
         pid = host.file("apache.pid").display(),
         pages = farm.page("").display(),
     );
-    let config = host.write("apache.conf", &(modules.concat() + &config))?;
-    let mut apache = host.spawn("apache", &["apache2", "-X", "-f", &config.to_string_lossy()])?;
+    let config = host.write("apache.conf", &(modules.concat() + &config))?.to_string_lossy().into_owned();
+    // one process in the foreground suffices unless each connection needs its own
+    let mode = if model == "mpm_prefork" { "-DFOREGROUND" } else { "-X" };
+    let words = ["apache2", mode, "-f", &config].map(str::to_owned);
+    let mut apache = host.spawn("apache", &[before, &words].concat())?;
     apache.wait_until_listening(host, (host.address(), WEB_PORT).into())?;
     Ok(apache)
 }
