@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,10 +14,12 @@ use evener_lab::benches::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::harness::verify_bpf;
 use evener_lab::mutants::{self, Wanted};
+use evener_lab::papers::report::Report;
 use evener_lab::papers::{self, EXPERIMENTS, Extent, Progress, Request};
 use evener_lab::unit_files::{self, Unit};
 use evener_lab::workloads::load::Load;
 use evener_sim as sim;
+use nix::sys::signal::{SigSet, Signal};
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
 #[derive(Parser)]
@@ -124,6 +127,8 @@ enum Paper {
     Lccp(PaperOptions),
 }
 
+/// Exit status of an interrupted run.
+const INTERRUPTED: i32 = 130;
 /// Folder of points unless another is named.
 const POINTS: &str = "points";
 
@@ -211,9 +216,10 @@ impl Paper {
                 return Ok(ExitCode::SUCCESS);
             }
             Paper::Report { folder } => {
-                let (files, verdicts) = papers::report::write(&folder)?;
-                verdicts.iter().for_each(|verdict| println!("{verdict}"));
-                files.iter().for_each(|file| println!("{}", file.display()));
+                let report = Report::of(&folder)?;
+                report.write(&folder)?;
+                report.verdicts.iter().for_each(|verdict| println!("{verdict}"));
+                report.files.keys().for_each(|name| println!("{}", folder.join(name).display()));
                 return Ok(ExitCode::SUCCESS);
             }
             Paper::Dpr(options) => ("dpr", options),
@@ -232,6 +238,7 @@ impl Paper {
             limit: limit.transpose().context("--hours has no number of hours")?,
             folder: options.folder,
         };
+        stop_on_signal(&request.folder)?;
         let Progress { measured, found, left, excluded } = papers::run(experiment, &request)?;
         println!(
             "{measured} measurements; {found} points were there, {left} are left, {excluded} don't count."
@@ -239,6 +246,22 @@ impl Paper {
         println!("`evener-lab paper report {}` shows them.", request.folder.display());
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Ends the program at once when it is interrupted. The guardian removes what it leaves.
+fn stop_on_signal(folder: &Path) -> Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    // threads that start later inherit it, and programs don't
+    signals.thread_block()?;
+    let folder = folder.display().to_string();
+    thread::spawn(move || {
+        let _ = signals.wait();
+        eprintln!("evener-lab: stopped; measured points are in {folder}, and the same command goes on");
+        std::process::exit(INTERRUPTED)
+    });
+    Ok(())
 }
 
 fn simulate(first: u64, seeds: u64, shows_coverage: bool) -> ExitCode {

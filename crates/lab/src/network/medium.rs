@@ -1,6 +1,6 @@
 //! Media of a farm: a switch whose cables have a rate, or a hub that all hosts share.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::host::{Host, Interface};
 use crate::farm::Farm;
@@ -32,7 +32,8 @@ impl Farm {
                 self.in_switch(host, &lines.collect::<Vec<_>>())
             }),
             Medium::Shared(megabits) => {
-                self.switch().ip(&[format!("link add {HUB} type ifb"), format!("link set {HUB} up")])?;
+                let lines = [format!("link add {HUB} type ifb"), format!("link set {HUB} up")];
+                self.switch().ip(&lines).context("A shared medium needs the kernel's ifb devices")?;
                 let rate = format!("qdisc add dev {HUB} root tbf rate {megabits}mbit burst 16k latency 50ms");
                 self.in_switch(self.router(), &[rate])?;
                 hosts().try_for_each(|host| {
@@ -41,7 +42,7 @@ impl Farm {
                         [
                             format!("qdisc add dev {port} clsact"),
                             format!(
-                                "filter add dev {port} ingress protocol all matchall action mirred egress redirect dev {HUB}"
+                                "filter add dev {port} ingress protocol all u32 match u32 0 0 action mirred egress redirect dev {HUB}"
                             ),
                         ]
                     });

@@ -26,6 +26,7 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
             pages as in SURGE, with pauses twelve times as short. Kernel engine.",
     figures: &FIGURES,
     plan,
+    clients,
     start,
 };
 
@@ -149,6 +150,13 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     points
 }
 
+fn clients(parameters: &Parameters) -> usize {
+    match parameters.sweep.as_str() {
+        "rate" => Schedule::CONNECTIONS_MAX,
+        _ => parameters.x as usize * usize::from(parameters.servers),
+    }
+}
+
 /// Running farm of rate-limited servers, with or without Evener.
 struct Hosts {
     targets: Vec<SocketAddr>,
@@ -196,7 +204,7 @@ impl System for Hosts {
         run::measure(client, parameters, |warmup, duration| match parameters.sweep.as_str() {
             "rate" => Schedule { targets, rate: parameters.x, duration, warmup, seed }.run_on(client),
             _ => {
-                let count = parameters.x as usize * usize::from(parameters.servers);
+                let count = clients(parameters);
                 Users { targets, count, thinking: true, duration, warmup, seed }.run_on(client)
             }
         })

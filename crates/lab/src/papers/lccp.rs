@@ -25,6 +25,7 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
             the paper had 200.",
     figures: &FIGURES,
     plan,
+    clients,
     start,
 };
 
@@ -100,6 +101,13 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     points
 }
 
+fn clients(parameters: &Parameters) -> usize {
+    match parameters.sweep.as_str() {
+        "clients" => parameters.x as usize,
+        _ => CLIENTS_EACH * usize::from(parameters.servers),
+    }
+}
+
 /// Running farm, and the addresses that clients use.
 struct Cluster {
     targets: Vec<SocketAddr>,
@@ -131,10 +139,7 @@ fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
 impl System for Cluster {
     fn measure(&self, parameters: &Parameters) -> Result<Measured> {
         let (targets, seed, client) = (self.targets.clone(), parameters.seed, self.handoff.client());
-        let count = match parameters.sweep.as_str() {
-            "clients" => parameters.x as usize,
-            _ => CLIENTS_EACH * usize::from(parameters.servers),
-        };
+        let count = clients(parameters);
         run::measure(client, parameters, |warmup, duration| {
             Users { targets, count, thinking: false, duration, warmup, seed }.run_on(client)
         })

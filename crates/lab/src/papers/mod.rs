@@ -46,6 +46,8 @@ pub struct Experiment {
     pub figures: &'static [Figure],
     /// Returns the points in the order of measurement. Points of a system are adjacent.
     plan: fn(Extent) -> Vec<Parameters>,
+    /// Returns the number of clients of a point.
+    clients: fn(&Parameters) -> usize,
     /// Starts a system.
     start: fn(&Parameters) -> Result<Box<dyn System>>,
 }

@@ -22,7 +22,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     for Section { experiment, figures } in sections {
         text += &format!(
             "\n## {}\n\n{}\n",
-            upper(experiment.name),
+            experiment.name.to_ascii_uppercase(),
             wrapped(&format!("*{}*. {}", experiment.paper, experiment.setup))
         );
         for drawn in figures {
@@ -42,6 +42,7 @@ pub(super) fn page(sections: &[Section]) -> String {
                     text += &format!("|{}\n", "---|".repeat(row.len()));
                 }
             }
+            text += &format!("\n![{}]({}.svg)\n", figure.title, drawn.name(experiment));
             text += "\n| the paper | here | holds |\n|---|---|---|\n";
             for claim in &drawn.claims {
                 text += &format!("| {} | {} | {} |\n", claim.paper, claim.ours, claim.outcome());
@@ -49,10 +50,6 @@ pub(super) fn page(sections: &[Section]) -> String {
         }
     }
     text
-}
-
-fn upper(name: &str) -> String {
-    name.to_ascii_uppercase()
 }
 
 pub(super) fn capitalised(text: &str) -> String {

@@ -3,8 +3,9 @@
 mod html;
 mod markdown;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
@@ -30,49 +31,48 @@ struct Section {
     figures: Vec<Drawn>,
 }
 
-/// Writes all figures of a folder's points beside them. Returns the written files and a line for
-/// each figure, with its verdict.
-pub fn write(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let points = points::read(folder)?;
-    let sections: Vec<Section> =
-        EXPERIMENTS.into_iter().map(|experiment| section(experiment, &points)).collect::<Result<_>>()?;
-    let sections: Vec<Section> = sections.into_iter().filter(|section| !section.figures.is_empty()).collect();
-    if sections.is_empty() {
-        bail!("No point in {} is of an experiment: see `evener-lab paper list`", folder.display());
-    }
-    let mut files = Vec::new();
-    let mut add = |name: String, text: &str| -> Result<()> {
-        let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("Writing {} failed", path.display()))?;
-        files.push(path);
-        Ok(())
-    };
-    let mut verdicts = Vec::new();
-    for section in &sections {
-        for drawn in &section.figures {
-            let name = drawn.name(section.experiment);
-            add(format!("{name}.csv"), &csv(&drawn.lines))?;
-            add(format!("{name}.svg"), &drawn.svg)?;
-            let (figure, verdict) = (drawn.figure, drawn.verdict());
-            verdicts.push(format!(
-                "{} figure {}: {}",
-                section.experiment.name,
-                figure.number,
-                verdict.name()
-            ));
-        }
-    }
-    add("report.md".to_owned(), &markdown::page(&sections))?;
-    add("index.html".to_owned(), &html::page(&sections))?;
-    Ok((files, verdicts))
+/// Report of a folder's points.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Files by name, with their text.
+    pub files: BTreeMap<String, String>,
+    /// Line for each figure, with its verdict.
+    pub verdicts: Vec<String>,
 }
 
-/// Returns the Markdown of a folder's points.
-pub fn markdown(folder: &Path) -> Result<String> {
-    let points = points::read(folder)?;
-    let sections = EXPERIMENTS.into_iter().map(|experiment| section(experiment, &points));
-    let sections: Vec<Section> = sections.collect::<Result<_>>()?;
-    Ok(markdown::page(&sections.into_iter().filter(|one| !one.figures.is_empty()).collect::<Vec<_>>()))
+impl Report {
+    /// Makes all figures of a folder's points.
+    pub fn of(folder: &Path) -> Result<Report> {
+        let points = points::read(folder)?;
+        let sections: Vec<Section> =
+            EXPERIMENTS.into_iter().map(|experiment| section(experiment, &points)).collect::<Result<_>>()?;
+        let sections: Vec<Section> =
+            sections.into_iter().filter(|section| !section.figures.is_empty()).collect();
+        if sections.is_empty() {
+            bail!("No point in {} is of an experiment: see `evener-lab paper list`", folder.display());
+        }
+        let mut report = Report::default();
+        for Section { experiment, figures } in &sections {
+            for drawn in figures {
+                let (name, number) = (drawn.name(experiment), drawn.figure.number);
+                report.files.insert(format!("{name}.csv"), csv(&drawn.lines));
+                report.files.insert(format!("{name}.svg"), drawn.svg.clone());
+                let verdict = drawn.verdict().name();
+                report.verdicts.push(format!("{} figure {number}: {verdict}", experiment.name));
+            }
+        }
+        report.files.insert("report.md".to_owned(), markdown::page(&sections));
+        report.files.insert("index.html".to_owned(), html::page(&sections));
+        Ok(report)
+    }
+
+    /// Writes the files to a folder.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        self.files.iter().try_for_each(|(name, text)| {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("Writing {} failed", path.display()))
+        })
+    }
 }
 
 fn section(experiment: &'static Experiment, points: &[Point]) -> Result<Section> {

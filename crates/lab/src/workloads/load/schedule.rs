@@ -12,9 +12,6 @@ use super::report::{Report, Tally};
 use super::{Load, Mix, Random, STACK_LEN};
 use crate::network::host::Host;
 
-/// Maximum number of concurrent requests: further due requests wait.
-const CONNECTIONS_MAX: usize = 128;
-
 /// Requests at a rate, at the times of a Poisson process, each on a new connection.
 #[derive(Clone, Debug)]
 pub struct Schedule {
@@ -31,6 +28,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Maximum number of concurrent requests: further due requests wait.
+    pub const CONNECTIONS_MAX: usize = 128;
+
     /// Runs on a host of a farm. Only responses within the duration count. The latency starts at
     /// the scheduled time, since a request that waits in the client for a slow server is also
     /// delayed.
@@ -73,7 +73,7 @@ impl Schedule {
                 let work = &work;
                 thread.spawn_scoped(scope, move || work(number))
             };
-            let workers: Vec<_> = (0..CONNECTIONS_MAX).map(start).collect();
+            let workers: Vec<_> = (0..Self::CONNECTIONS_MAX).map(start).collect();
             workers.into_iter().for_each(|worker| total.add_worker(worker.map(|worker| worker.join())));
         });
         total.report(self.duration)
