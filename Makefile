@@ -10,7 +10,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PREFIX ?= /usr/local
 # the mdBook that `make book` installs where it is missing
 MDBOOK := 0.4.52
-.PHONY: help setup setup-tests build install uninstall packages packages-test test kernels proof model demo bench book fmt lint fuzz clean
+.PHONY: help setup setup-tests build install uninstall packages packages-test test kernels proof model demo bench report book fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,11 @@ demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it
 bench: setup ## Measure; `make bench ARGS=--quick` is quicker
 	@scripts/build --dist
 	@$(SUDO) target/dist/evener-lab bench $(ARGS)
+
+report: setup ## Repeat the papers' experiments in short form, in some minutes, and write target/report/index.html
+	@scripts/build --dist
+	@for paper in dpr lccp; do $(SUDO) target/dist/evener-lab paper $$paper --quick --out target/report; done
+	@$(SUDO) target/dist/evener-lab paper report target/report
 
 book: setup ## Compile docs/ into target/book, with a pinned mdBook
 	@mdbook --version 2>/dev/null | grep -q "v$(MDBOOK)$$" || cargo install mdbook --version $(MDBOOK) --locked

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /* Katran's balancer in the same wrapper as the director's programs. This file contains no code of
- * Katran. `evener-lab bench --katran` compiles it with the user's own copy of Katran's source
- * (`crates/lab/src/benches/packets/katran.rs`). */
+ * Katran. `evener-lab bench packets --katran` compiles it with the user's own copy of Katran's
+ * source (`crates/lab/src/benches/packets/katran.rs`). */
 #include "katran/lib/linux_includes/bpf.h"
 
 /* Inlined into the wrapper like the director's code, so that both are measured without a call. */

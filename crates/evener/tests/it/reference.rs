@@ -53,6 +53,16 @@ fn reference_pages_are_those_of_the_code() {
     );
 }
 
+#[test]
+fn figures_of_papers_are_those_of_measured_points() {
+    let folder = root().join("docs/points");
+    let report = evener_lab::papers::report::Report::of(&folder).unwrap();
+    // the page that contains all others isn't kept
+    for (file, text) in report.files.iter().filter(|(file, _)| *file != "index.html") {
+        bless(&folder.join(file), text);
+    }
+}
+
 /// Compares a file with its expected text. With EVENER_BLESS, writes the file first.
 pub fn bless(path: &Path, text: &str) {
     if std::env::var_os("EVENER_BLESS").is_some() {
