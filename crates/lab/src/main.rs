@@ -19,7 +19,8 @@ use evener_lab::papers::{self, EXPERIMENTS, Extent, Progress, Request};
 use evener_lab::unit_files::{self, Unit};
 use evener_lab::workloads::load::Load;
 use evener_sim as sim;
-use nix::sys::signal::{SigSet, Signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
 #[derive(Parser)]
@@ -250,16 +251,13 @@ impl Paper {
 
 /// Ends the program at once when it is interrupted. The guardian removes what it leaves.
 fn stop_on_signal(folder: &Path) -> Result<()> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    // threads that start later inherit it, and programs don't
-    signals.thread_block()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("No signal can be waited for")?;
     let folder = folder.display().to_string();
     thread::spawn(move || {
-        let _ = signals.wait();
-        eprintln!("evener-lab: stopped; measured points are in {folder}, and the same command goes on");
-        std::process::exit(INTERRUPTED)
+        if signals.forever().next().is_some() {
+            eprintln!("evener-lab: stopped; measured points are in {folder}, and the same command goes on");
+            std::process::exit(INTERRUPTED)
+        }
     });
     Ok(())
 }
