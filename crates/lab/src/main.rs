@@ -1,6 +1,8 @@
 //! `evener-lab`: see a farm at work, measure one, or put load on any web server.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,12 +14,16 @@ use clap::Parser;
 use evener_lab::benches::ab;
 use evener_lab::benches::{self, Effort, What};
 use evener_lab::demo;
+use evener_lab::harness::limits;
 use evener_lab::harness::verify_bpf;
 use evener_lab::mutants::{self, Wanted};
+use evener_lab::network::family::Family;
 use evener_lab::papers::report::Report;
 use evener_lab::papers::{self, EXPERIMENTS, Extent, Progress, Request};
 use evener_lab::unit_files::{self, Unit};
-use evener_lab::workloads::load::Load;
+use evener_lab::workloads::load::{Clients, Load, Schedule, ServerName};
+use evener_lab::workloads::log_replay::{self, LogRing};
+use evener_lab::workloads::{self, catalog};
 use evener_sim as sim;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -51,6 +57,18 @@ enum Command {
     Paper(Paper),
     /// Ask web servers for as long or as often as wanted, and print what they did as JSON
     Load(LoadOptions),
+    /// Read an access log, and show which of equal servers a policy would send its requests to
+    Log {
+        /// The log, in common or combined format
+        file: PathBuf,
+        #[arg(long, default_value = "hash")]
+        policy: String,
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        servers: u16,
+        /// Print hits by minute and server as CSV
+        #[arg(long)]
+        by_minute: bool,
+    },
     /// Run farms that are simulated, one for each seed, until a promise is broken; needs no
     /// privileges
     Simulate {
@@ -126,6 +144,8 @@ enum Paper {
     Dpr(PaperOptions),
     /// Light-weight Cluster Control Protocol, section 5.2; needs root
     Lccp(PaperOptions),
+    /// Each published workload against one held server; needs root
+    Workloads(PaperOptions),
 }
 
 /// Exit status of an interrupted run.
@@ -178,6 +198,33 @@ struct LoadOptions {
     /// Bytes that each connection reads in a second, at most
     #[arg(long, value_name = "BYTES")]
     pace: Option<u64>,
+    /// Follow redirects with status 302
+    #[arg(long)]
+    follow: bool,
+    /// Resolve this name for each connection, at --resolver; targets have the port alone
+    #[arg(long, value_name = "NAME", requires = "resolver")]
+    name: Option<String>,
+    /// The DNS server
+    #[arg(long, value_name = "IP:PORT", requires = "name")]
+    resolver: Option<SocketAddr>,
+    /// Ask for a published workload's files in place of --path, with --connections clients
+    #[arg(long, value_enum, conflicts_with_all = ["path", "keep_alive", "requests", "pause_ms", "pace"])]
+    workload: Option<catalog::Name>,
+    /// Write the workload's files below this folder of a web server, and ask for nothing
+    #[arg(long, value_name = "DIR", requires = "workload")]
+    files: Option<PathBuf>,
+    /// Seed of the workload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Requests per second of specweb96, at random times whatever the servers do
+    #[arg(long, value_name = "N", default_value_t = 100.0)]
+    rate: f64,
+    /// Pattern of groups
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=catalog::PATTERNS_MAX as u64))]
+    pattern: usize,
+    /// Processor time of each reply of cgi
+    #[arg(long, value_name = "US", default_value_t = 2_000)]
+    program_us: u64,
 }
 
 fn main() -> ExitCode {
@@ -189,6 +236,7 @@ fn main() -> ExitCode {
         }
         Command::Paper(paper) => paper.run(),
         Command::Load(options) => load(options),
+        Command::Log { file, policy, servers, by_minute } => replay(&file, &policy, servers, by_minute),
         Command::Simulate { seed, seeds, coverage } => Ok(simulate(seed, seeds, coverage)),
         Command::Mutants { drawn, seed, farms, only_farms, directory } => {
             mutants::run(&Wanted { drawn, seed, farms, only_farms, directory }).map(|()| ExitCode::SUCCESS)
@@ -225,6 +273,7 @@ impl Paper {
             }
             Paper::Dpr(options) => ("dpr", options),
             Paper::Lccp(options) => ("lccp", options),
+            Paper::Workloads(options) => ("workloads", options),
         };
         let experiment = EXPERIMENTS.into_iter().find(|experiment| experiment.name == name);
         let Some(experiment) = experiment else { bail!("No experiment is called {name}") };
@@ -318,21 +367,92 @@ fn measure(effort: Effort, what: Option<&What>, json: bool) -> Result<ExitCode> 
 }
 
 fn load(options: LoadOptions) -> Result<ExitCode> {
-    let Some(first) = options.targets.first() else { bail!("No target was given") };
-    if options.requests.is_none() && options.seconds.is_none() {
+    let Some(first) = options.targets.first().copied() else { bail!("No target was given") };
+    let duration = options.seconds.map(Duration::try_from_secs_f64).transpose()?;
+    if let Some(name) = options.workload {
+        return run_workload(name, first, duration, options);
+    }
+    if options.requests.is_none() && duration.is_none() {
         bail!("A load needs a bound: --requests or --seconds");
     }
+    let name = options.server_name(first);
     let load = Load {
         path: options.path,
         connections: options.connections,
         keep_alive: options.keep_alive,
         requests: options.requests,
-        duration: options.seconds.map(Duration::try_from_secs_f64).transpose()?,
+        duration,
         pause: Duration::from_millis(options.pause_ms),
         pace: options.pace,
-        ..Load::to(*first)
+        follow: options.follow,
+        name,
+        ..Load::to(first)
     };
-    let report = Load { targets: options.targets, ..load }.run();
-    println!("{}", serde_json::to_string_pretty(&report)?);
+    finish(&Load { targets: options.targets, ..load }.run())
+}
+
+fn run_workload(
+    name: catalog::Name,
+    first: SocketAddr,
+    duration: Option<Duration>,
+    options: LoadOptions,
+) -> Result<ExitCode> {
+    let parameters = catalog::Parameters {
+        seed: options.seed,
+        rate: options.rate,
+        pattern: options.pattern,
+        program_time: Duration::from_micros(options.program_us),
+    };
+    let workload = name.workload(&parameters).context("There is no such pattern")?;
+    if let Some(folder) = &options.files {
+        workloads::write_files(folder, &*workload)?;
+        println!("The files are in {}.", folder.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(duration) = duration else { bail!("A workload needs a bound: --seconds") };
+    let is_open = name == catalog::Name::Specweb96;
+    let count = if is_open { Schedule::CONNECTIONS_MAX } else { options.connections };
+    limits::allow_clients(count)?;
+    limits::check_ports(count)?;
+    let (server_name, follow, targets) = (options.server_name(first), options.follow, options.targets);
+    finish(&if is_open {
+        let (rate, seed, warmup) = (options.rate, options.seed, Duration::ZERO);
+        Schedule { workload: &*workload, targets, rate, duration, warmup, seed }.run()
+    } else {
+        Clients { count, duration, follow, name: server_name, ..Clients::new(&*workload, targets) }.run()
+    })
+}
+
+impl LoadOptions {
+    fn server_name(&self, target: SocketAddr) -> Option<ServerName> {
+        let (name, resolver) = (self.name.clone()?, self.resolver?);
+        Some(ServerName { name, resolver, family: Family::of(target.ip()) })
+    }
+}
+
+fn replay(file: &Path, policy: &str, servers: u16, by_minute: bool) -> Result<ExitCode> {
+    let mut ring = LogRing::new(policy, servers)?;
+    let log = File::open(file).with_context(|| format!("Opening {} failed", file.display()))?;
+    let counts = log_replay::read(BufReader::new(log), |logged| ring.send(&logged));
+    let counts = counts.with_context(|| file.display().to_string())?;
+    if by_minute {
+        println!("minute,server,hits");
+        for ((minute, server), hits) in &ring.hits().by_minute {
+            println!("{:02}:{:02},{},{hits}", minute / 60, minute % 60, server + 1);
+        }
+    } else {
+        for (server, hits) in ring.hits().totals() {
+            println!("server {}: {hits} ({:.1} %)", server + 1, hits as f64 * 100.0 / counts.requests as f64);
+        }
+    }
+    if counts.unread > 0 {
+        eprintln!("evener-lab: {} lines are no requests", counts.unread);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a load's report. Returns failure if a request failed.
+fn finish(report: &workloads::load::Report) -> Result<ExitCode> {
+    println!("{}", serde_json::to_string_pretty(report)?);
     Ok(if report.errors.total() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

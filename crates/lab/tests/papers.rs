@@ -98,15 +98,15 @@ fn interrupted_run_leaves_nothing_and_next_one_goes_on() -> Result<()> {
     // a run that is over its time begins no point
     let out = folder.to_string_lossy().into_owned();
     let words = ["paper", "lccp", "--quick", "--figure", "5", "--hours", "0", "--out", &out];
-    let (told, _) = output(lab().args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)?;
-    ensure!(told.starts_with("0 measurements"), "{told}");
-    let (told, _) = output(start(&folder)?)?;
-    ensure!(told.contains(" 0 are left"), "{told}");
+    let (printed, _) = output(lab().args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)?;
+    ensure!(printed.starts_with("0 measurements"), "{printed}");
+    let (printed, _) = output(start(&folder)?)?;
+    ensure!(printed.contains(" 0 are left"), "{printed}");
     ensure!(points() >= 4 && points::read(&folder)?.len() > measured);
 
     let report = lab().args(["paper", "report", &out]).output()?;
-    let told = String::from_utf8_lossy(&report.stdout).into_owned();
-    ensure!(told.starts_with("lccp figure 5: "), "{told}");
+    let printed = String::from_utf8_lossy(&report.stdout).into_owned();
+    ensure!(printed.starts_with("lccp figure 5: "), "{printed}");
     for file in ["lccp-figure-5.csv", "lccp-figure-5.svg", "report.md", "index.html"] {
         ensure!(fs::metadata(folder.join(file))?.len() > 100, "{file} is empty");
     }

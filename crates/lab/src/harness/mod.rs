@@ -4,6 +4,7 @@ pub mod cleanup;
 pub mod cpu;
 pub mod engines;
 pub mod held_machine;
+pub mod limits;
 pub mod operator_shell;
 pub mod plot;
 pub mod process;

@@ -15,7 +15,8 @@ use crate::harness::plot::{Line, LinePoint};
 use crate::network::family::Family;
 use crate::network::host::Host;
 use crate::servers::nginx;
-use crate::workloads::load::{Mix, Schedule, Users};
+use crate::workloads::load::{Clients, Mix, Schedule};
+use crate::workloads::page_users::PageUsers;
 
 pub(super) static EXPERIMENT: Experiment = Experiment {
     name: "dpr",
@@ -202,10 +203,14 @@ impl System for Hosts {
     fn measure(&self, parameters: &Parameters) -> Result<Measured> {
         let (targets, seed, client) = (self.targets.clone(), parameters.seed, &self.client);
         run::measure(client, parameters, |warmup, duration| match parameters.sweep.as_str() {
-            "rate" => Schedule { targets, rate: parameters.x, duration, warmup, seed }.run_on(client),
+            "rate" => {
+                let (workload, rate) = (&Mix::new(seed), parameters.x);
+                Schedule { workload, targets, rate, duration, warmup, seed }.run_on(client)
+            }
             _ => {
                 let count = clients(parameters);
-                Users { targets, count, thinking: true, duration, warmup, seed }.run_on(client)
+                let users = PageUsers::new(true, seed);
+                Clients { count, duration, warmup, ..Clients::new(&users, targets) }.run_on(client)
             }
         })
     }

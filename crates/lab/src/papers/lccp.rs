@@ -13,7 +13,8 @@ use crate::evener::{Handoff, Offer, route};
 use crate::farm::Farm;
 use crate::network::family::Family;
 use crate::servers::nginx;
-use crate::workloads::load::{Mix, Users};
+use crate::workloads::load::{Clients, Mix};
+use crate::workloads::page_users::PageUsers;
 
 pub(super) static EXPERIMENT: Experiment = Experiment {
     name: "lccp",
@@ -141,7 +142,8 @@ impl System for Cluster {
         let (targets, seed, client) = (self.targets.clone(), parameters.seed, self.handoff.client());
         let count = clients(parameters);
         run::measure(client, parameters, |warmup, duration| {
-            Users { targets, count, thinking: false, duration, warmup, seed }.run_on(client)
+            let users = PageUsers::new(false, seed);
+            Clients { count, duration, warmup, ..Clients::new(&users, targets) }.run_on(client)
         })
     }
 }

@@ -10,6 +10,7 @@ mod machine;
 pub mod points;
 pub mod report;
 mod run;
+mod workloads;
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use points::{Parameters, Point};
 pub use run::{Progress, Request, run};
 
 /// Experiments by name.
-pub const EXPERIMENTS: [&Experiment; 2] = [&dpr::EXPERIMENT, &lccp::EXPERIMENT];
+pub const EXPERIMENTS: [&Experiment; 3] = [&dpr::EXPERIMENT, &lccp::EXPERIMENT, &workloads::EXPERIMENT];
 
 /// Number of points and their duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

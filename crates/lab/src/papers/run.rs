@@ -7,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::machine::{Usage, Use};
 use super::points::{Parameters, Point, PointFile};
 use super::{Experiment, Extent};
 use crate::evener;
+use crate::harness::limits;
 use crate::network::host::Host;
 use crate::workloads::load::Report;
 
@@ -20,9 +20,6 @@ use crate::workloads::load::Report;
 pub(super) const START: Duration = Duration::from_secs(4);
 /// Number of times that a point is measured which doesn't count.
 const ATTEMPTS_MAX: usize = 2;
-
-/// Number of files that are open beside the clients' connections.
-const FILES_BESIDE: u64 = 200;
 
 /// Wanted part of an experiment.
 #[derive(Clone, Debug)]
@@ -69,7 +66,7 @@ pub fn run(experiment: &Experiment, request: &Request) -> Result<Progress> {
         bail!("{} has the figures {}", experiment.name, numbers.join(", "));
     }
     evener::program()?;
-    allow_files(planned.iter().map(experiment.clients).max().unwrap_or_default())?;
+    limits::allow_clients(planned.iter().map(experiment.clients).max().unwrap_or_default())?;
     let file = PointFile::open(&request.folder)?;
     let mut runner = Runner {
         experiment,
@@ -94,19 +91,6 @@ pub fn run(experiment: &Experiment, request: &Request) -> Result<Progress> {
         left: planned.iter().filter(|point| !runner.is_done(point)).count(),
         excluded: planned.iter().filter(|point| runner.attempts(point) == Some(ATTEMPTS_MAX)).count(),
     })
-}
-
-/// Raises the limit of open files for a number of clients.
-fn allow_files(clients: usize) -> Result<()> {
-    let needed = clients as u64 + FILES_BESIDE;
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if hard < needed {
-        bail!(
-            "{clients} clients need {needed} open files, and this process may have {hard}: see `ulimit -Hn`"
-        );
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, soft.max(needed), hard)?;
-    Ok(())
 }
 
 struct Runner<'a> {

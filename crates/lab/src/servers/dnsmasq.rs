@@ -39,6 +39,11 @@ pub struct Server {
 impl Server {
     /// Starts a server on all addresses of the host.
     pub fn start(host: &Host) -> Result<Server> {
+        Self::start_with(host, &[])
+    }
+
+    /// Starts a server with further options.
+    pub fn start_with(host: &Host, options: &[String]) -> Result<Server> {
         let mut words: Vec<String> = [
             "dnsmasq",
             "--keep-in-foreground",
@@ -56,6 +61,7 @@ impl Server {
         words.push(format!("--txt-record={WHO},{}", host.name()));
         // equal texts would be merged
         words.extend((0..TEXTS).map(|number| format!("--txt-record={BIG},{}", text(number))));
+        words.extend_from_slice(options);
         let mut dnsmasq = host.spawn("dnsmasq", &words)?;
         dnsmasq.wait_for("started", LONG)?;
         Ok(Server { _dnsmasq: dnsmasq })

@@ -1,5 +1,6 @@
 //! Real and simulated servers, and proxies for comparison.
 
+pub mod cgi;
 pub mod dnsmasq;
 pub mod nginx;
 pub mod nginx_tls;

@@ -17,7 +17,7 @@ use crate::network::host::{Host, write};
 
 /// Second port of the web servers, for services with another port than their servers.
 pub const OTHER_PORT: u16 = 8080;
-pub const PATTERN: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-\n";
+pub const PATTERN: &[u8; 64] = include_bytes!("pattern.txt");
 
 /// Length of the file `/big` in bytes.
 pub const BIG_LEN: usize = 16_000_000;
@@ -43,12 +43,14 @@ fn link_page(path: &Path, len: usize) -> Result<()> {
 
 /// Adds files of these lengths to all servers of a farm, as `/bytes/` and the length.
 pub fn write_by_length(farm: &Farm, lengths: &[usize]) -> Result<()> {
-    let folder = farm.page(BY_LENGTH);
-    fs::create_dir_all(&folder)?;
-    lengths.iter().try_for_each(|len| write_page(&folder.join(len.to_string()), *len))
+    lengths.iter().try_for_each(|len| write_page(&farm.page(&format!("{BY_LENGTH}{len}")), *len))
 }
 
-fn write_page(path: &Path, len: usize) -> Result<()> {
+/// Writes a file that repeats [`PATTERN`], with the folders that it needs.
+pub(crate) fn write_page(path: &Path, len: usize) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("Making {} failed", folder.display()))?;
+    }
     let mut bytes = PATTERN.repeat(len.div_ceil(PATTERN.len()));
     bytes.truncate(len);
     write(path, bytes)

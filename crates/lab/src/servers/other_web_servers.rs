@@ -7,6 +7,7 @@ use crate::harness::engines;
 use crate::harness::held_machine::HeldMachine;
 use crate::harness::process::Proc;
 use crate::network::host::Host;
+use crate::servers::cgi;
 
 const MODULES: &str = "/usr/lib/apache2/modules";
 
@@ -26,10 +27,16 @@ pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
 }
 
 /// Starts Apache with a number of processes that each serve one connection, inside a held machine.
+/// It also has [dynamic pages](cgi).
 pub fn apache_prefork(host: &Host, farm: &Farm, processes: u16, machine: &HeldMachine) -> Result<Proc> {
+    let program = cgi::program()?;
     let keys = format!(
         "StartServers {processes}\nServerLimit {processes}\nMaxRequestWorkers {processes}\n\
-         MinSpareServers {processes}\nMaxSpareServers {processes}\nMaxConnectionsPerChild 0\nListenBacklog 1024\n"
+         MinSpareServers {processes}\nMaxSpareServers {processes}\nMaxConnectionsPerChild 0\nListenBacklog 1024\n\
+         LoadModule cgi_module {MODULES}/mod_cgi.so\nLoadModule alias_module {MODULES}/mod_alias.so\n\
+         ScriptAlias /{} {}/\n",
+        cgi::FOLDER,
+        program.display(),
     );
     start_apache(host, farm, "mpm_prefork", &keys, &machine.before())
 }
@@ -48,7 +55,8 @@ fn start_apache(host: &Host, farm: &Farm, model: &str, keys: &str, before: &[Str
     let config = host.write("apache.conf", &(modules.concat() + &config))?.to_string_lossy().into_owned();
     // one process in the foreground suffices unless each connection needs its own
     let mode = if model == "mpm_prefork" { "-DFOREGROUND" } else { "-X" };
-    let words = ["apache2", mode, "-f", &config].map(str::to_owned);
+    // when it ends, Apache ends all of its process group
+    let words = ["setsid", "apache2", mode, "-f", &config].map(str::to_owned);
     let mut apache = host.spawn("apache", &[before, &words].concat())?;
     apache.wait_until_listening(host, (host.address(), WEB_PORT).into())?;
     Ok(apache)

@@ -71,19 +71,8 @@ impl Arrivals {
     }
 
     fn request(&self) -> Result<Reply, Failure> {
-        if !self.follow {
-            return self.request_page(self.target, "/", 200);
-        }
-        let sent_on = self.request_page(self.target, "/", 302)?.location;
-        let place = sent_on.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
-        match place.and_then(|(place, path)| Some((place.parse().ok()?, path))) {
-            Some((member, path)) => self.request_page(member, &format!("/{path}"), 200),
-            None => Err(Failure::Wrong(format!("sent on to {sent_on:?}"))),
-        }
-    }
-
-    fn request_page(&self, target: SocketAddr, path: &str, status: u16) -> Result<Reply, Failure> {
-        let load = Load { path: path.to_owned(), timeout: self.timeout, status, ..Load::to(target) };
+        let (path, timeout, follow) = ("/".to_owned(), self.timeout, self.follow);
+        let load = Load { path, timeout, follow, ..Load::to(self.target) };
         let stop = AtomicBool::new(false);
         let reply = Client::new(&load, 0, &stop).send_request()?;
         reply.ok_or_else(|| Failure::Short("it was stopped".to_owned()))

@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Load;
-use crate::servers::nginx;
+use super::body::{Body, Fault, Framing};
+use crate::servers::{cgi, nginx};
 
 const BUFFER_LEN: usize = 64 * 1024;
 /// Bytes per read of a connection with limited rate.
@@ -33,12 +34,32 @@ pub(super) enum Failure {
 pub(super) struct Reply {
     /// Header `X-Server`; empty if missing.
     pub(super) server: String,
-    /// Length of the body in bytes.
+    /// Length of the body in bytes, and with heads and framing.
     pub(super) bytes: u64,
+    pub(super) wire_bytes: u64,
+    /// Times of connecting, of all redirects, and of the last request.
+    pub(super) times: Times,
     /// True if the request opened a new connection.
     pub(super) fresh: bool,
     /// Header `Location`; empty if missing.
     pub(super) location: String,
+}
+
+/// Times of the parts of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    /// Resolving the name, if there is one, and connecting.
+    pub(super) connect: Duration,
+    pub(super) redirect: Duration,
+    pub(super) fetch: Duration,
+}
+
+impl Times {
+    pub(super) fn add(&mut self, other: &Times) {
+        self.connect += other.connect;
+        self.redirect += other.redirect;
+        self.fetch += other.fetch;
+    }
 }
 
 #[derive(Debug)]
@@ -54,7 +75,10 @@ enum Page {
 impl Page {
     fn of(path: &str) -> Page {
         let name = path.trim_start_matches('/');
-        if let Some(Ok(len)) = name.strip_prefix(nginx::BY_LENGTH).map(str::parse) {
+        let by_length = name.strip_prefix(nginx::BY_LENGTH).or_else(|| name.strip_prefix(cgi::FOLDER));
+        if let Some(Ok(len)) =
+            by_length.and_then(|rest| rest.split('?').next()?.rsplit('/').next()).map(str::parse)
+        {
             return Page::Pattern(len);
         }
         match nginx::PAGES.iter().find(|(page, _)| *page == name) {
@@ -85,8 +109,9 @@ fn patterns() -> &'static [u8] {
 
 /// Head of a response.
 struct Head {
+    status: u16,
     len: usize,
-    body_len: usize,
+    framing: Framing,
     server: String,
     location: String,
 }
@@ -101,7 +126,12 @@ pub(super) struct Client<'a> {
     buffer: Vec<u8>,
     open: Option<TcpStream>,
     turn: usize,
+    /// Address that a redirect has named; otherwise the targets' turn counts.
+    redirected: Option<SocketAddr>,
 }
+
+/// Greatest number of redirects of a request.
+const REDIRECTS_MAX: usize = 5;
 
 impl<'a> Client<'a> {
     /// Returns a client that connects to the targets in turn, starting at index `turn`.
@@ -114,6 +144,7 @@ impl<'a> Client<'a> {
             buffer: vec![0; BUFFER_LEN],
             open: None,
             turn,
+            redirected: None,
         };
         client.aim(&load.path);
         client
@@ -126,39 +157,85 @@ impl<'a> Client<'a> {
         self.page = Page::of(path);
     }
 
-    /// Sends a request and reads the response. Returns `None` if the load was stopped within a
-    /// download with limited rate.
+    /// Sends a request and reads the response, and follows redirects if the load does. Returns
+    /// `None` if the load was stopped within a download with limited rate.
     pub(super) fn send_request(&mut self) -> Result<Option<Reply>, Failure> {
+        let mut times = Times::default();
+        for _ in 0..=REDIRECTS_MAX {
+            let Some((status, mut reply)) = self.exchange(&mut times)? else { return Ok(None) };
+            if !(self.load.follow && status == 302) {
+                self.redirected = None;
+                reply.times = times;
+                return Ok(Some(reply));
+            }
+            let Some((member, path)) = place(&reply.location) else {
+                return Err(Failure::Wrong(format!("sent on to {:?}", reply.location)));
+            };
+            self.aim(&format!("/{path}"));
+            (self.redirected, self.open) = (Some(member), None);
+            times.redirect += times.fetch;
+        }
+        Err(Failure::Wrong(format!("sent on more than {REDIRECTS_MAX} times")))
+    }
+
+    /// Sends the request once. Returns status and reply.
+    fn exchange(&mut self, times: &mut Times) -> Result<Option<(u16, Reply)>, Failure> {
         let fresh = self.open.is_none();
+        let started = Instant::now();
         let mut stream = match self.open.take() {
             Some(stream) => stream,
             None => self.connect()?,
         };
+        let connected = Instant::now();
+        times.connect += connected - started;
         stream.write_all(self.request.as_bytes()).map_err(|error| failure(&error))?;
         let (head, filled) = self.read_head(&mut stream)?;
-        if let Page::Pattern(len) = self.page
-            && len != head.body_len
+        let is_page = head.status == self.load.status;
+        if let (Page::Pattern(len), Framing::Length(announced), true) = (&self.page, &head.framing, is_page)
+            && len != announced
         {
-            return Err(Failure::Wrong(format!("{} bytes were announced instead of {len}", head.body_len)));
+            return Err(Failure::Wrong(format!("{announced} bytes were announced instead of {len}")));
         }
-        if !self.read_body(&mut stream, &head, filled)? {
-            return Ok(None);
+        if !is_page {
+            // the body of a redirect is any
+            self.page = Page::Any;
         }
-        if self.load.keep_alive {
+        let Some(body) = self.read_body(&mut stream, &head, filled)? else { return Ok(None) };
+        let until_close = matches!(head.framing, Framing::UntilClose);
+        if self.load.keep_alive && !until_close {
             self.open = Some(stream);
-        } else if self.read(&mut stream, 0..1)? != 0 {
+        } else if !until_close && self.read(&mut stream, 0..1)? != 0 {
             return Err(Failure::Wrong(format!("{} sent more than it announced", head.server)));
         }
         // otherwise the server has closed first, so TIME-WAIT (RFC 9293, section 3.6) uses up none
         // of our ports
-        Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh, location: head.location }))
+        times.fetch = connected.elapsed();
+        let reply = Reply {
+            server: head.server,
+            bytes: body.len as u64,
+            wire_bytes: (head.len + body.framed_len) as u64,
+            times: *times,
+            fresh,
+            location: head.location,
+        };
+        Ok(Some((head.status, reply)))
     }
 
     /// Connects to the next target.
     fn connect(&mut self) -> Result<TcpStream, Failure> {
         let targets = &self.load.targets;
         let target = targets.get(self.turn % targets.len().max(1)).copied();
-        let target: SocketAddr = target.ok_or_else(|| Failure::Connect("no target was given".to_owned()))?;
+        let target = target.ok_or_else(|| Failure::Connect("no target was given".to_owned()))?;
+        let target: SocketAddr = match (self.redirected, &self.load.name) {
+            (Some(member), _) => member,
+            (None, None) => target,
+            (None, Some(name)) => {
+                let address = name.resolve(self.load.timeout);
+                let address =
+                    address.map_err(|error| Failure::Connect(format!("{}: {error:#}", name.name)))?;
+                SocketAddr::new(address, target.port())
+            }
+        };
         self.turn += 1;
         let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
@@ -181,46 +258,59 @@ impl<'a> Client<'a> {
                 return Err(Failure::Short(format!("the connection was closed {what}")));
             }
             filled += got;
-            if let Some(head) = parse_head(self.buffer.get(..filled).unwrap_or_default(), self.load.status)? {
+            if let Some(head) = parse_head(self.buffer.get(..filled).unwrap_or_default())? {
+                if head.status != self.load.status && !(self.load.follow && head.status == 302) {
+                    return Err(Failure::Wrong(format!("status {}", head.status)));
+                }
                 return Ok((head, filled));
             }
         }
         Err(Failure::Wrong(format!("the head of the reply is longer than {BUFFER_LEN} bytes")))
     }
 
-    /// Reads the body, which may partly be in the buffer already. Returns false if the load was
+    /// Reads the body, which may partly be in the buffer already. Returns `None` if the load was
     /// stopped.
-    fn read_body(&mut self, stream: &mut TcpStream, head: &Head, mut filled: usize) -> Result<bool, Failure> {
-        let (Head { len, body_len, server, .. }, mut at) = (head, 0);
-        let mut from = *len;
+    fn read_body(
+        &mut self,
+        stream: &mut TcpStream,
+        head: &Head,
+        filled: usize,
+    ) -> Result<Option<Body>, Failure> {
+        let mut body = Body::new(&head.framing);
+        let (mut from, mut filled) = (head.len, filled);
         loop {
+            let (page, server) = (&self.page, &head.server);
             let bytes = self.buffer.get(from..filled).unwrap_or_default();
-            if !self.page.holds(server, at, bytes) {
-                return Err(Failure::Wrong(format!(
-                    "{server} sent other bytes than it has, from byte {at} on"
-                )));
-            }
-            at += bytes.len();
-            match at.cmp(body_len) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => return Ok(true),
-                std::cmp::Ordering::Greater => {
-                    return Err(Failure::Wrong(format!(
-                        "{server} sent more than the {body_len} bytes it announced"
-                    )));
-                }
+            let is_whole = body.take(bytes, |at, part| page.holds(server, at, part)).map_err(|fault| {
+                Failure::Wrong(match fault {
+                    Fault::Other(at) => format!("{server} sent other bytes than it has, from byte {at} on"),
+                    Fault::Longer => format!("{server} sent more than the {} bytes it announced", body.len),
+                    Fault::Framing => format!("{server} sent a chunk without its length"),
+                })
+            })?;
+            if is_whole {
+                break;
             }
             if let Some(pace) = self.load.pace {
                 if self.stop.load(Ordering::Relaxed) {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / pace.max(1) as f64));
             }
             let buffer = if self.load.pace.is_some() { PACED_LEN } else { BUFFER_LEN };
             (from, filled) = (0, self.read(stream, 0..buffer)?);
             if filled == 0 {
-                return Err(Failure::Short(format!("{server} closed after {at} of {body_len} bytes")));
+                if matches!(head.framing, Framing::UntilClose) {
+                    break;
+                }
+                return Err(Failure::Short(format!("{} closed after {} bytes", head.server, body.len)));
             }
+        }
+        match self.page {
+            Page::Pattern(len) if len != body.len => {
+                Err(Failure::Short(format!("{} sent {} bytes instead of {len}", head.server, body.len)))
+            }
+            _ => Ok(Some(body)),
         }
     }
 
@@ -236,23 +326,35 @@ fn failure(error: &io::Error) -> Failure {
     }
 }
 
+/// Returns the address and the path, without its slash, of a URL with an IP address.
+fn place(url: &str) -> Option<(SocketAddr, &str)> {
+    let (place, path) = url.strip_prefix("http://")?.split_once('/')?;
+    let address = place.trim_start_matches('[').trim_end_matches(']');
+    let default = || Some(SocketAddr::new(address.parse().ok()?, 80));
+    Some((place.parse().ok().or_else(default)?, path))
+}
+
 /// Parses the head of a response; `None` while the head is incomplete.
-fn parse_head(bytes: &[u8], good: u16) -> Result<Option<Head>, Failure> {
+fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
     let status = response.parse(bytes).map_err(|error| Failure::Wrong(format!("not a reply: {error}")))?;
     let httparse::Status::Complete(len) = status else { return Ok(None) };
-    if response.code != Some(good) {
-        return Err(Failure::Wrong(format!("status {:?}", response.code.unwrap_or_default())));
-    }
     let header = |name: &str| {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(found.value).ok()
     };
-    let body_len = header("Content-Length").and_then(|value| value.parse().ok());
-    let body_len = body_len.ok_or_else(|| Failure::Wrong("the reply has no Content-Length".to_owned()))?;
+    let framing = match (header("Transfer-Encoding"), header("Content-Length")) {
+        (Some(encoding), _) if encoding.eq_ignore_ascii_case("chunked") => Framing::Chunked,
+        (Some(encoding), _) => return Err(Failure::Wrong(format!("the reply is encoded as {encoding}"))),
+        (None, Some(len)) => {
+            let wrong = |_| Failure::Wrong(format!("the reply's Content-Length is {len}"));
+            Framing::Length(len.parse().map_err(wrong)?)
+        }
+        (None, None) => Framing::UntilClose,
+    };
     let [server, location] = ["X-Server", "Location"].map(|name| header(name).unwrap_or_default().to_owned());
-    Ok(Some(Head { len, body_len, server, location }))
+    Ok(Some(Head { status: response.code.unwrap_or_default(), len, framing, server, location }))
 }
 
 #[cfg(test)]
@@ -274,16 +376,27 @@ mod tests {
     }
 
     #[test]
+    fn place_of_url_has_address_and_path() {
+        let found = |url| place(url).map(|(address, path)| (address.to_string(), path));
+        let expected = |address: &str, path| Some((address.to_owned(), path));
+        assert_eq!(found("http://192.0.2.1/a?b"), expected("192.0.2.1:80", "a?b"));
+        assert_eq!(found("http://192.0.2.1:8080/"), expected("192.0.2.1:8080", ""));
+        assert_eq!(found("http://[2001:db8::1]/a"), expected("[2001:db8::1]:80", "a"));
+        assert_eq!(found("http://[2001:db8::1]:81/a"), expected("[2001:db8::1]:81", "a"));
+        assert!(found("https://192.0.2.1/").is_none() && found("http://name/").is_none());
+    }
+
+    #[test]
     fn heads_are_read_or_refused() {
-        let head = parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Server: web1\r\n\r\nweb1\n", 200)
-            .unwrap()
-            .unwrap();
-        assert_eq!((head.body_len, head.server.as_str()), (5, "web1"));
-        assert!(parse_head(b"HTTP/1.1 200 OK\r\nContent-Le", 200).unwrap().is_none());
-        for bad in
-            ["SSH-2.0-x\r\n\r\n", "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"]
-        {
-            assert!(parse_head(bad.as_bytes(), 200).is_err(), "{bad}");
-        }
+        let framing = |head: &str| {
+            let text = format!("HTTP/1.1 200 OK\r\n{head}X-Server: web1\r\n\r\nweb1\n");
+            parse_head(text.as_bytes()).map(|head| head.unwrap().framing)
+        };
+        assert_eq!(framing("Content-Length: 5\r\n").unwrap(), Framing::Length(5));
+        assert_eq!(framing("transfer-encoding: Chunked\r\n").unwrap(), Framing::Chunked);
+        assert_eq!(framing("").unwrap(), Framing::UntilClose);
+        assert!(framing("Content-Length: x\r\n").is_err() && framing("Transfer-Encoding: gzip\r\n").is_err());
+        assert!(parse_head(b"HTTP/1.1 200 OK\r\nContent-Le").unwrap().is_none());
+        assert!(parse_head(b"SSH-2.0-x\r\n\r\n").is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! Files that are requested: many lengths, as in SPECweb96.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use evener_sim::Random;
 
-use super::Random;
+use crate::workloads::{Shared, Step, Workload, files, shuffle};
 
 /// SPECweb96's classes: shortest file in bytes, and percentage of requests. A class has nine files
 /// with evenly spaced lengths.
@@ -14,8 +14,7 @@ const FILES: usize = 9;
 /// short measurement.
 #[derive(Debug)]
 pub struct Mix {
-    deck: Vec<usize>,
-    next: AtomicUsize,
+    deck: Shared<usize>,
 }
 
 impl Mix {
@@ -38,14 +37,22 @@ impl Mix {
             shuffle(hundred, &mut random);
         }
         shuffle(&mut hundreds, &mut random);
-        Mix { deck: hundreds.concat(), next: AtomicUsize::new(0) }
+        Mix { deck: Shared::new(hundreds.concat()) }
     }
 
-    /// Returns the next path.
-    pub(super) fn next_path(&self) -> String {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let len = self.deck.get(turn % self.deck.len()).copied().unwrap_or_default();
-        format!("/{}{len}", crate::servers::nginx::BY_LENGTH)
+    /// Returns the length of the next file.
+    pub(crate) fn next_len(&self) -> usize {
+        self.deck.next().unwrap_or_default()
+    }
+}
+
+impl Workload for Mix {
+    fn files(&self) -> Vec<Step> {
+        files(Mix::lengths())
+    }
+
+    fn steps(&self, _client: usize) -> Box<dyn Iterator<Item = Step> + Send + '_> {
+        Box::new(std::iter::repeat_with(|| Step::Request(self.next_len())))
     }
 }
 
@@ -60,12 +67,6 @@ fn hundreds() -> Vec<Vec<usize>> {
     (0..FILES).map(hundred).collect()
 }
 
-fn shuffle<T>(items: &mut [T], random: &mut Random) {
-    for place in (1..items.len()).rev() {
-        items.swap(place, random.below(place + 1));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,12 +75,12 @@ mod tests {
     fn nine_hundred_requests_are_the_whole_mix() {
         assert_eq!(Mix::lengths().len(), 36);
         let mix = Mix::new(7);
-        let mut paths: Vec<String> = (0..100 * FILES).map(|_| mix.next_path()).collect();
-        assert_eq!(paths.iter().filter(|path| *path == "/bytes/900000").count(), 1);
-        assert_ne!(paths.first(), paths.get(1));
-        paths.sort();
-        paths.dedup();
-        assert_eq!(paths.len(), 36);
+        let mut lens: Vec<usize> = (0..100 * FILES).map(|_| mix.next_len()).collect();
+        assert_eq!(lens.iter().filter(|len| **len == 900_000).count(), 1);
+        assert_ne!(lens.first(), lens.get(1));
+        lens.sort();
+        lens.dedup();
+        assert_eq!(lens.len(), 36);
         assert!((14_000.0..16_000.0).contains(&Mix::mean_len()), "{}", Mix::mean_len());
     }
 }

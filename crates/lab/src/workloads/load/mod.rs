@@ -5,11 +5,13 @@
 //! not limit a benchmark. Every byte of every response is checked.
 
 mod arrivals;
+mod body;
+mod clients;
 mod exchange;
 mod mix;
+mod names;
 mod report;
 mod schedule;
-mod users;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +25,13 @@ use evener_sim::Random;
 
 use crate::network::host::Host;
 pub use arrivals::Arrivals;
+pub use clients::Clients;
 use exchange::Client;
 pub use mix::Mix;
+pub use names::ServerName;
 use report::Tally;
 pub use report::{Errors, Report, Share};
 pub use schedule::Schedule;
-pub use users::Users;
 
 /// Stack size of a thread: small, since a load may have a thousand threads.
 const STACK_LEN: usize = 128 * 1024;
@@ -57,6 +60,10 @@ pub struct Load {
     /// Timeout of reads and writes.
     pub timeout: Duration,
     pub status: u16,
+    /// True to follow redirects with status 302.
+    pub follow: bool,
+    /// Name to resolve for each connection; the targets then have the port alone.
+    pub name: Option<ServerName>,
 }
 
 /// Load that runs in the background.
@@ -89,6 +96,8 @@ impl Load {
             pace: None,
             timeout: Duration::from_secs(5),
             status: 200,
+            follow: false,
+            name: None,
         }
     }
 

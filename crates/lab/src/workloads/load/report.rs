@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::exchange::{Failure, Reply};
+use super::exchange::{Failure, Reply, Times};
 
 /// Maximum number of failures with details.
 const EXAMPLES_MAX: usize = 8;
@@ -23,8 +23,16 @@ pub struct Report {
     pub requests_per_second: f64,
     /// Number of connections with a response.
     pub connections: u64,
-    /// Number of bytes of bodies.
+    /// Number of bytes of bodies, and of whole replies.
     pub bytes: u64,
+    pub wire_bytes: u64,
+    /// Mean times of connecting, with the name's resolution, of redirects, and of the last request,
+    /// in microseconds.
+    pub connect_us: f64,
+    pub redirect_us: f64,
+    pub fetch_us: f64,
+    /// Mean number of requests in progress (Little's law): WebStone's load factor.
+    pub load_factor: f64,
     pub errors: Errors,
     /// Shares by server, as named in the responses.
     pub servers: BTreeMap<String, Share>,
@@ -69,6 +77,9 @@ impl Errors {
 pub(super) struct Tally {
     report: Report,
     latencies: Histogram<u64>,
+    /// Sums of the times of answered requests.
+    times: Times,
+    elapsed: Duration,
 }
 
 impl Default for Tally {
@@ -77,7 +88,7 @@ impl Default for Tally {
             Ok(histogram) => histogram,
             Err(error) => unreachable!("constant bounds are good or bad for ever: {error}"),
         };
-        Tally { report: Report::default(), latencies }
+        Tally { report: Report::default(), latencies, times: Times::default(), elapsed: Duration::ZERO }
     }
 }
 
@@ -87,6 +98,9 @@ impl Tally {
         report.requests += 1;
         report.connections += u64::from(reply.fresh);
         report.bytes += reply.bytes;
+        report.wire_bytes += reply.wire_bytes;
+        self.times.add(&reply.times);
+        self.elapsed += elapsed;
         // most responses come from a known server, which avoids a copy of the name
         let share = match report.servers.get_mut(&reply.server) {
             Some(share) => share,
@@ -132,6 +146,9 @@ impl Tally {
         total.requests += more.requests;
         total.connections += more.connections;
         total.bytes += more.bytes;
+        total.wire_bytes += more.wire_bytes;
+        self.times.add(&other.times);
+        self.elapsed += other.elapsed;
         total.errors.connect += more.errors.connect;
         total.errors.reset += more.errors.reset;
         total.errors.timeout += more.errors.timeout;
@@ -151,6 +168,11 @@ impl Tally {
         self.report.seconds = elapsed.as_secs_f64();
         self.report.requests_per_second =
             self.report.requests as f64 / elapsed.as_secs_f64().max(f64::EPSILON);
+        let mean_us = |time: Duration| time.as_secs_f64() * 1e6 / self.report.requests.max(1) as f64;
+        self.report.connect_us = mean_us(self.times.connect);
+        self.report.redirect_us = mean_us(self.times.redirect);
+        self.report.fetch_us = mean_us(self.times.fetch);
+        self.report.load_factor = self.elapsed.as_secs_f64() / elapsed.as_secs_f64().max(f64::EPSILON);
         self.report.mean_us = self.latencies.mean();
         self.report.p50_us = self.latencies.value_at_quantile(0.5);
         self.report.p99_us = self.latencies.value_at_quantile(0.99);
@@ -168,8 +190,14 @@ mod tests {
         let mut total = Tally::default();
         for server in ["web1", "web2", "web1"] {
             let mut tally = Tally::default();
-            let reply =
-                |fresh| Reply { server: server.to_owned(), bytes: 10, fresh, location: String::new() };
+            let reply = |fresh| Reply {
+                server: server.to_owned(),
+                bytes: 10,
+                wire_bytes: 90,
+                times: Times::default(),
+                fresh,
+                location: String::new(),
+            };
             tally.answered(&reply(true), Duration::from_micros(100));
             tally.answered(&reply(false), Duration::from_micros(300));
             tally.failed(&Failure::Short("half".to_owned()), Duration::from_millis(1500));

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,15 @@ use anyhow::Result;
 
 use super::exchange::Client;
 use super::report::{Report, Tally};
-use super::{Load, Mix, Random, STACK_LEN};
+use super::{Load, Random, STACK_LEN};
 use crate::network::host::Host;
+use crate::workloads::{Step, Workload};
 
 /// Requests at a rate, at the times of a Poisson process, each on a new connection.
-#[derive(Clone, Debug)]
-pub struct Schedule {
+#[derive(Clone)]
+pub struct Schedule<'a> {
+    /// Files to request; rests are ignored.
+    pub workload: &'a dyn Workload,
     /// Targets, which connections use in turn.
     pub targets: Vec<SocketAddr>,
     /// Scheduled requests per second.
@@ -23,11 +27,11 @@ pub struct Schedule {
     pub duration: Duration,
     /// Initial time whose requests are not counted.
     pub warmup: Duration,
-    /// Seed of the times and files.
+    /// Seed of the times.
     pub seed: u64,
 }
 
-impl Schedule {
+impl Schedule<'_> {
     /// Maximum number of concurrent requests: further due requests wait.
     pub const CONNECTIONS_MAX: usize = 128;
 
@@ -38,9 +42,12 @@ impl Schedule {
         host.enter(|| self.run())
     }
 
-    fn run(&self) -> Report {
+    /// Runs in the caller's network namespace.
+    pub fn run(&self) -> Report {
         let end = self.warmup + self.duration;
-        let (times, mix) = (times(self.rate, end, self.seed), Mix::new(self.seed));
+        let times = times(self.rate, end, self.seed);
+        let paths = Mutex::new(self.workload.steps(0).filter_map(Step::path));
+        let path = || paths.lock().unwrap_or_else(PoisonError::into_inner).next();
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let Some(first) = self.targets.first() else { return Report::default() };
         let load = Load { targets: self.targets.clone(), ..Load::to(*first) };
@@ -53,7 +60,8 @@ impl Schedule {
                 if started.elapsed() >= end {
                     break;
                 }
-                client.aim(&mix.next_path());
+                let Some(path) = path() else { break };
+                client.aim(&path);
                 let outcome = client.send_request();
                 let now = started.elapsed();
                 match outcome {
