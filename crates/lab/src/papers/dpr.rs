@@ -77,7 +77,7 @@ const FIGURES: [Figure; 4] = [
 /// Limit of a server's replies, in megabits per second.
 const SERVER_MBITS: u32 = 30;
 /// Offered rates, relative to the capacity of two servers.
-const RATES: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
+const RATES: [f64; 12] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.3, 1.6];
 const FEW_RATES: [f64; 3] = [0.4, 0.7, 1.1];
 /// Delays are reported while at least this part of the requests is answered.
 const NEARLY: f64 = 0.93;
