@@ -61,9 +61,9 @@ bench: setup ## Measure; `make bench ARGS=--quick` is quicker
 	@$(SUDO) target/dist/evener-lab bench $(ARGS)
 
 report: setup ## Repeat the papers' experiments in short form, in some minutes, and write target/report/index.html
-	@scripts/build --dist
-	@for paper in dpr lccp; do $(SUDO) target/dist/evener-lab paper $$paper --quick --out target/report; done
-	@$(SUDO) target/dist/evener-lab paper report target/report
+	@scripts/build
+	@for paper in dpr lccp workloads; do $(SUDO) target/release/evener-lab paper $$paper --quick --out target/report || exit 1; done
+	@$(SUDO) target/release/evener-lab paper report target/report
 
 book: setup ## Compile docs/ into target/book, with a pinned mdBook
 	@mdbook --version 2>/dev/null | grep -q "v$(MDBOOK)$$" || cargo install mdbook --version $(MDBOOK) --locked

@@ -116,6 +116,25 @@ fn interrupted_run_leaves_nothing_and_next_one_goes_on() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn killed_run_leaves_no_control_group() -> Result<()> {
+    if !engines::has_root() || !apache_is_there() {
+        return Ok(());
+    }
+    let folder = folder("killed");
+    let words = ["paper", "workloads", "--quick", "--out"];
+    let mut run = lab().args(words).arg(&folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let pid = run.id();
+    wait::until("a server is held", || Ok(!cleanup::control_groups_of(pid).is_empty()))?;
+    run.kill()?;
+    run.wait()?;
+    wait::until("nothing is left", || {
+        Ok(cleanup::control_groups_of(pid).is_empty() && cleanup::namespaces_of(pid).is_empty())
+    })?;
+    fs::remove_dir_all(folder)?;
+    Ok(())
+}
+
 /// Waits until the megabits per second that a client receives are in these bounds.
 fn rate_is_within(client: &Host, least: f64, most: f64) -> Result<()> {
     let rate = || -> Result<f64> {

@@ -1,10 +1,10 @@
-//! Removal of namespaces when their owner ends.
+//! Removal of namespaces and control groups when their owner ends.
 //!
-//! Names of namespaces and folders start with the id and start time of their process. The start
-//! time distinguishes processes with a reused id. Three mechanisms remove namespaces and folders.
-//! Dropping the farm removes them. A guardian removes them after the end of the owner: a small
-//! process that survives its owner, even after `kill -9`. If the guardian was killed too, the next
-//! farm's builder removes them.
+//! Names of namespaces, control groups and folders start with the id and start time of their
+//! process. The start time distinguishes processes with a reused id. Three mechanisms remove
+//! namespaces and folders. Dropping the farm removes them. A guardian removes them after the end of
+//! the owner: a small process that survives its owner, even after `kill -9`. If the guardian was
+//! killed too, the next farm's builder removes them.
 
 use std::fs;
 use std::io;
@@ -19,6 +19,9 @@ use anyhow::{Context, Result};
 const REAP: &str = include_str!("reap.sh");
 /// Folder of named network namespaces (ip-netns(8)).
 const NETNS: &str = "/run/netns";
+
+/// Folder of control groups (cgroups(7)): of version 2, or of hierarchies of version 1.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Guardian process; its standard input closes when this process ends.
 static GUARDIAN: Mutex<Option<Child>> = Mutex::new(None);
@@ -68,10 +71,22 @@ pub fn namespaces_of(pid: u32) -> Vec<String> {
     names(NETNS.into()).into_iter().filter(|name| name.starts_with(&format!("ev{pid}-"))).collect()
 }
 
+/// Returns the names of a process's control groups, by process id. For tests of the testbed itself.
+pub fn control_groups_of(pid: u32) -> Vec<String> {
+    control_groups().filter(|name| name.starts_with(&format!("ev{pid}-"))).collect()
+}
+
+/// Returns the names of the topmost control groups, in all hierarchies.
+fn control_groups() -> impl Iterator<Item = String> {
+    let mounts = names(CGROUPS.into()).into_iter().map(|mount| Path::new(CGROUPS).join(mount));
+    std::iter::once(PathBuf::from(CGROUPS)).chain(mounts).flat_map(names)
+}
+
 /// Removes the remains of owners that no longer exist.
 pub fn reap_dead() {
     let mut prefixes: Vec<String> = names(NETNS.into())
         .into_iter()
+        .chain(control_groups())
         .chain(names(directory()))
         .filter_map(|name| Some((owner_of(&name)?, name)))
         .filter(|((pid, start), _)| start_time(*pid).ok().as_deref() != Some(start))
