@@ -121,6 +121,8 @@ struct Head {
 pub(super) struct Client<'a> {
     load: &'a Load,
     stop: &'a AtomicBool,
+    /// Path of the requests, before redirects.
+    path: String,
     page: Page,
     request: String,
     buffer: Vec<u8>,
@@ -139,6 +141,7 @@ impl<'a> Client<'a> {
         let mut client = Client {
             load,
             stop,
+            path: String::new(),
             page: Page::Any,
             request: String::new(),
             buffer: vec![0; BUFFER_LEN],
@@ -152,6 +155,11 @@ impl<'a> Client<'a> {
 
     /// Sets the path of later requests.
     pub(super) fn aim(&mut self, path: &str) {
+        path.clone_into(&mut self.path);
+        self.prepare(path);
+    }
+
+    fn prepare(&mut self, path: &str) {
         let close = if self.load.keep_alive { "" } else { "Connection: close\r\n" };
         self.request = format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n");
         self.page = Page::of(path);
@@ -160,18 +168,26 @@ impl<'a> Client<'a> {
     /// Sends a request and reads the response, and follows redirects if the load does. Returns
     /// `None` if the load was stopped within a download with limited rate.
     pub(super) fn send_request(&mut self) -> Result<Option<Reply>, Failure> {
+        let outcome = self.follow();
+        if self.redirected.take().is_some() {
+            let path = std::mem::take(&mut self.path);
+            self.aim(&path);
+        }
+        outcome
+    }
+
+    fn follow(&mut self) -> Result<Option<Reply>, Failure> {
         let mut times = Times::default();
         for _ in 0..=REDIRECTS_MAX {
             let Some((status, mut reply)) = self.exchange(&mut times)? else { return Ok(None) };
             if !(self.load.follow && status == 302) {
-                self.redirected = None;
                 reply.times = times;
                 return Ok(Some(reply));
             }
             let Some((member, path)) = place(&reply.location) else {
                 return Err(Failure::Wrong(format!("sent on to {:?}", reply.location)));
             };
-            self.aim(&format!("/{path}"));
+            self.prepare(&format!("/{path}"));
             (self.redirected, self.open) = (Some(member), None);
             times.redirect += times.fetch;
         }
@@ -236,7 +252,7 @@ impl<'a> Client<'a> {
                 SocketAddr::new(address, target.port())
             }
         };
-        self.turn += 1;
+        self.turn += usize::from(self.redirected.is_none());
         let connect = || -> io::Result<TcpStream> {
             let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_read_timeout(Some(self.load.timeout))?;
