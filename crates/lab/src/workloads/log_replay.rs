@@ -102,8 +102,8 @@ fn parse(line: &str) -> Option<Logged> {
     Some(Logged { client: client.parse().ok()?, second, path: path.to_owned(), len })
 }
 
-/// Ring of equal servers that a policy fills, for the requests of a log. Requests of the same second
-/// count as active sessions. There is no load but that, and no request has failed.
+/// Ring of equal servers that a policy fills, for the requests of a log. Requests of the same
+/// second count as active sessions. There is no load but that, and no request has failed.
 #[derive(Debug)]
 pub struct LogRing {
     tables: Tables,

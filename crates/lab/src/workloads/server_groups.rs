@@ -1,5 +1,5 @@
-//! Access patterns of the server groups' paper, section 4.3: combinations of small, medium and large
-//! files, of a page, a picture and a film.
+//! Access patterns of the server groups' paper, section 4.3: combinations of small, medium and
+//! large files, of a page, a picture and a film.
 
 use super::{Step, Workload, files};
 

@@ -94,8 +94,8 @@ impl Workload for Surge {
     }
 }
 
-/// Returns the number of requests of each file, by rank. Rounding keeps the sum: of rare files, some
-/// have a request and some have none.
+/// Returns the number of requests of each file, by rank. Rounding keeps the sum: of rare files,
+/// some have a request and some have none.
 fn counts(files: usize, exponent: f64, requests: usize) -> Vec<usize> {
     let popularity = Weights::zipf(files, exponent);
     let mut sum = 0.0;

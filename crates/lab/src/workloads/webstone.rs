@@ -9,8 +9,8 @@ use super::{Shared, Step, Workload, files, shuffle};
 /// WebStone's own list: lengths in bytes, and requests of 1,000.
 pub const STATIC: [(usize, usize); 5] =
     [(500, 350), (5_125, 500), (51_250, 140), (512_500, 9), (5_248_000, 1)];
-/// Mean length of the log's mix of the LSMAC paper, section 4.2.2, in bytes. The paper does not give
-/// its files; they are WebStone's with all lengths multiplied.
+/// Mean length of the log's mix of the LSMAC paper, section 4.2.2, in bytes. The paper does not
+/// give its files; they are WebStone's with all lengths multiplied.
 pub const LOG_MEAN: f64 = 108_500.0;
 
 /// List of files, and clients that don't think.
