@@ -1,8 +1,8 @@
 //! The papers' experiments, repeatable on one machine, in parts and on several days.
 //!
-//! An [`Experiment`] plans points and measures them one by one; [`run`] decides which are left and
-//! keeps them in a [file of points](points). [`report`] makes figures of the file, with verdicts on
-//! what the paper says.
+//! An [`Experiment`] plans points and measures them one by one; [`run()`] decides which are left
+//! and keeps them in a [file of points](points). [`report`] makes figures of the file, with
+//! verdicts on what the paper says.
 
 mod dpr;
 mod lccp;
