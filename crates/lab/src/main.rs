@@ -144,6 +144,8 @@ enum Paper {
     Dpr(PaperOptions),
     /// Light-weight Cluster Control Protocol, section 5.2; needs root
     Lccp(PaperOptions),
+    /// Distributed server groups, section 4; needs root
+    Groups(PaperOptions),
     /// Each published workload against one held server; needs root
     Workloads(PaperOptions),
 }
@@ -273,6 +275,7 @@ impl Paper {
             }
             Paper::Dpr(options) => ("dpr", options),
             Paper::Lccp(options) => ("lccp", options),
+            Paper::Groups(options) => ("groups", options),
             Paper::Workloads(options) => ("workloads", options),
         };
         let experiment = EXPERIMENTS.into_iter().find(|experiment| experiment.name == name);

@@ -5,6 +5,7 @@
 //! verdicts on what the paper says.
 
 mod dpr;
+mod groups;
 mod lccp;
 mod machine;
 pub mod points;
@@ -22,7 +23,8 @@ use points::{Parameters, Point};
 pub use run::{Progress, Request, run};
 
 /// Experiments by name.
-pub const EXPERIMENTS: [&Experiment; 3] = [&dpr::EXPERIMENT, &lccp::EXPERIMENT, &workloads::EXPERIMENT];
+pub const EXPERIMENTS: [&Experiment; 4] =
+    [&dpr::EXPERIMENT, &lccp::EXPERIMENT, &groups::EXPERIMENT, &workloads::EXPERIMENT];
 
 /// Number of points and their duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

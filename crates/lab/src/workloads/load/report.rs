@@ -52,6 +52,8 @@ pub struct Share {
     pub connections: u64,
     /// Number of the server's requests.
     pub requests: u64,
+    /// Number of bytes of the server's bodies.
+    pub bytes: u64,
 }
 
 /// Numbers of failed requests by kind.
@@ -107,6 +109,7 @@ impl Tally {
             None => report.servers.entry(reply.server.clone()).or_default(),
         };
         share.requests += 1;
+        share.bytes += reply.bytes;
         share.connections += u64::from(reply.fresh);
         self.waited(elapsed);
     }
@@ -157,6 +160,7 @@ impl Tally {
         for (server, share) in &more.servers {
             let sum = total.servers.entry(server.clone()).or_default();
             sum.requests += share.requests;
+            sum.bytes += share.bytes;
             sum.connections += share.connections;
         }
         total.examples.extend(more.examples.iter().cloned());
@@ -205,7 +209,7 @@ mod tests {
         }
         let report = total.report(Duration::from_secs(2));
         assert_eq!((report.requests, report.connections, report.bytes), (6, 3, 60));
-        assert_eq!(report.servers.get("web1"), Some(&Share { connections: 2, requests: 4 }));
+        assert_eq!(report.servers.get("web1"), Some(&Share { connections: 2, requests: 4, bytes: 40 }));
         assert_eq!(report.errors.total(), 3);
         assert_eq!(report.examples.first().map(String::as_str), Some("1.500 s: short: half"));
         assert_eq!(report.requests_per_second, 3.0);
