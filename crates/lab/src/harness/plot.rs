@@ -44,13 +44,17 @@ impl LinePoint {
 impl Line {
     /// Median at a place, if the point counts.
     pub fn at(&self, x: f64) -> Option<f64> {
-        self.points.iter().find(|point| point.x == x && point.counts).map(|point| point.median)
+        self.counted().find(|point| point.x == x).map(|point| point.median)
+    }
+
+    /// Points that count.
+    pub fn counted(&self) -> impl Iterator<Item = &LinePoint> {
+        self.points.iter().filter(|point| point.counts)
     }
 
     /// Greatest median of the counting points.
     pub fn peak(&self) -> Option<f64> {
-        let counted = self.points.iter().filter(|point| point.counts).map(|point| point.median);
-        counted.max_by(f64::total_cmp)
+        self.counted().map(|point| point.median).max_by(f64::total_cmp)
     }
 }
 

@@ -265,11 +265,13 @@ fn is_alike(ratio: f64) -> bool {
     (ratio - 1.0).abs() <= ALIKE
 }
 
+fn percent(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "?".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+}
+
 fn throughput(lines: &[Line]) -> Vec<Claim> {
     let peak = |name| line(lines, name).and_then(Line::peak);
     let of_two = |name| Some(peak(name)? / peak(TWO_HOSTS)?);
-    let percent =
-        |ratio: Option<f64>| ratio.map_or_else(|| "?".to_owned(), |it| format!("{:.1} %", it * 100.0));
     let (one, central, stateless) = (of_two(ONE_HOST), of_two(CENTRALISED), of_two(STATELESS_IMBALANCED));
     let (imbalanced, balanced) = (of_two(STATEFUL_IMBALANCED), of_two(STATEFUL_BALANCED));
     let both = |one: Option<f64>, other: Option<f64>| Some((one?, other?));
@@ -362,8 +364,6 @@ fn scalability(lines: &[Line]) -> Vec<Claim> {
         let servers = servers.into();
         Some(line(lines, name)?.at(servers)? / line(lines, "ideal")?.at(servers)?)
     };
-    let percent =
-        |ratio: Option<f64>| ratio.map_or_else(|| "?".to_owned(), |it| format!("{:.1} %", it * 100.0));
     let parts: Option<Vec<f64>> = (1..=SERVERS_MAX).map(|servers| part(EVERY_HOST, servers)).collect();
     let least = parts.map(|parts| parts.into_iter().fold(f64::INFINITY, f64::min));
     let (four, five) = (part(CENTRALISED, 4), part(CENTRALISED, 5));

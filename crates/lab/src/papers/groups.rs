@@ -140,7 +140,7 @@ fn clients(parameters: &Parameters) -> usize {
 struct Group {
     target: SocketAddr,
     _agents: Vec<Agent>,
-    _evener: Option<Evener>,
+    evener: Option<Evener>,
     farm: Farm,
 }
 
@@ -150,7 +150,7 @@ fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
     workloads::write_files(&farm.page(""), &pattern)?;
     let group = if parameters.system == VANILLA {
         let Some(target) = farm.straight().first().copied() else { bail!("The farm has no server") };
-        Group { target, _agents: Vec::new(), _evener: None, farm }
+        Group { target, _agents: Vec::new(), evener: None, farm }
     } else {
         let load = parameters.system.rsplit(' ').next().unwrap_or_default();
         let target = SocketAddr::from((farm.director().address(), PORT));
@@ -164,7 +164,7 @@ fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
         let agents =
             Agent::start_all(farm.servers(), &format!("[agent.member]\ngroup = \"http://{target}\"\n"))?;
         evener.wait_for_servers(farm.servers().len(), LONG)?;
-        Group { target, _agents: agents, _evener: Some(evener), farm }
+        Group { target, _agents: agents, evener: Some(evener), farm }
     };
     group.farm.limit_network(Medium::Shared(MEGABITS))?;
     Ok(Box::new(group))
@@ -192,7 +192,7 @@ impl System for Group {
                 return load.run_on(client);
             }
             let clients = Clients::new(&pattern, targets);
-            Clients { count, warmup, duration, follow: self._evener.is_some(), ..clients }.run_on(client)
+            Clients { count, warmup, duration, follow: self.evener.is_some(), ..clients }.run_on(client)
         })?;
         let report = &measured.report;
         let phases = [

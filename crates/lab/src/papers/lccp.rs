@@ -163,8 +163,7 @@ fn scaling(points: &[&Point]) -> Vec<Claim> {
         let lines = lines_of(points, value);
         let handed = line(&lines, HANDED_OFF)?;
         let single = handed.at(1.0)?;
-        let counted = handed.points.iter().filter(|point| point.counts);
-        counted.map(|point| point.median / (single * point.x)).min_by(f64::total_cmp)
+        handed.counted().map(|point| point.median / (single * point.x)).min_by(f64::total_cmp)
     };
     let found = VALUES.map(|(value, name)| (name, linear(value)));
     let ours = found.map(|(name, least)| match least {

@@ -113,7 +113,7 @@ impl Experiment {
     /// Expected time of all points.
     fn expected(&self, extent: Extent) -> Duration {
         let points = (self.plan)(extent);
-        let systems = points.chunk_by(|one, next| one.system == next.system).count();
+        let systems = points.chunk_by(Parameters::has_system_of).count();
         points.iter().map(run::expected).sum::<Duration>() + run::START * systems as u32
     }
 }
@@ -199,8 +199,7 @@ fn line<'a>(lines: &'a [Line], name: &str) -> Option<&'a Line> {
 
 /// Returns the ratios of two lines at their common counting points.
 fn ratios(line: &Line, base: &Line) -> Vec<f64> {
-    let counted = line.points.iter().filter(|point| point.counts);
-    counted.filter_map(|point| Some(point.median / base.at(point.x)?)).collect()
+    line.counted().filter_map(|point| Some(point.median / base.at(point.x)?)).collect()
 }
 
 #[cfg(test)]

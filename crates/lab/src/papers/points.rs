@@ -57,6 +57,13 @@ pub struct Point {
     pub excluded: Option<String>,
 }
 
+impl Parameters {
+    /// True if both points are measured on the same running system.
+    pub(super) fn has_system_of(&self, other: &Parameters) -> bool {
+        (&self.sweep, &self.system, self.servers) == (&other.sweep, &other.system, other.servers)
+    }
+}
+
 impl Point {
     /// True if the point counts.
     pub fn counts(&self) -> bool {

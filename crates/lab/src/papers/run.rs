@@ -81,7 +81,7 @@ pub fn run(experiment: &Experiment, request: &Request) -> Result<Progress> {
     for attempts in 0..ATTEMPTS_MAX {
         let left: Vec<&Parameters> =
             planned.iter().filter(|point| runner.attempts(point) == Some(attempts)).collect();
-        for of_system in left.chunk_by(|one, next| (&one.system, &one.sweep) == (&next.system, &next.sweep)) {
+        for of_system in left.chunk_by(|one, next| one.has_system_of(next)) {
             runner.measure(of_system, &planned)?;
         }
     }
@@ -170,7 +170,7 @@ impl Runner<'_> {
 
     fn show(&self, parameters: &Parameters, planned: &[Parameters], result: &str) {
         let left: Vec<&Parameters> = planned.iter().filter(|point| !self.is_done(point)).collect();
-        let systems = left.chunk_by(|one, next| one.system == next.system).count();
+        let systems = left.chunk_by(|one, next| one.has_system_of(next)).count();
         let time = left.iter().map(|point| expected(point)).sum::<Duration>() + START * systems as u32;
         let minutes = (time.as_secs_f64() / 60.0).ceil();
         eprintln!(

@@ -94,3 +94,11 @@ fn plans_name_systems_and_have_no_point_twice() {
         }
     }
 }
+
+/// Without the number of servers, points that are left of several farms would be measured on one.
+#[test]
+fn farms_of_other_sizes_are_other_systems() {
+    let point = |servers, x| measured("servers", "straight", servers, x, 0, &[]).parameters;
+    assert!(!point(11, 11.0).has_system_of(&point(14, 14.0)));
+    assert!(point(11, 1.0).has_system_of(&point(11, 2.0)));
+}

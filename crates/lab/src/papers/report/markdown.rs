@@ -29,10 +29,9 @@ pub(super) fn page(sections: &[Section]) -> String {
             let (figure, verdict) = (drawn.figure, drawn.verdict().name());
             text += &format!("\n### Figure {}: {}\n\n", figure.number, figure.title);
             text += &wrapped(&format!(
-                "**{}.** {}: {}. {}",
+                "**{}.** {}: by line and place. {}",
                 capitalised(verdict),
                 capitalised(figure.y),
-                "by line and place",
                 drawn.origin
             ));
             text += "\n\n";
