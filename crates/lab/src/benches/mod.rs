@@ -23,6 +23,8 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::harness::clock::utc_now;
+
 pub use end_to_end::{Figure, Outcome};
 
 /// Extent of a measurement.
@@ -209,14 +211,8 @@ impl Environment {
             [("nginx", "-v"), ("haproxy", "-v"), (evener.as_deref().unwrap_or("evener"), "--version")];
         let programs =
             requested.into_iter().filter_map(|(program, option)| version(program, option)).collect();
-        Ok(Environment { started: now()?, kernel, cores, programs })
+        Ok(Environment { started: utc_now()?, kernel, cores, programs })
     }
-}
-
-/// Current time in UTC, as date(1) prints it.
-fn now() -> Result<String> {
-    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Returns the first line of a program's version, from either output.

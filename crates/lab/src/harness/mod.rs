@@ -1,6 +1,7 @@
 //! What tests, benchmarks and demonstrations are made of: processes, waiting, tables, the machine.
 
 pub mod cleanup;
+pub mod clock;
 pub mod cpu;
 pub mod engines;
 pub mod held_machine;

@@ -12,6 +12,7 @@ use super::machine::{Usage, Use};
 use super::points::{Parameters, Point, PointFile};
 use super::{Experiment, Extent};
 use crate::evener;
+use crate::harness::clock::utc_now;
 use crate::harness::limits;
 use crate::network::host::Host;
 use crate::workloads::load::Report;
@@ -155,7 +156,7 @@ impl Runner<'_> {
         Ok(Point {
             experiment: self.experiment.name.to_owned(),
             parameters: parameters.clone(),
-            at: now()?,
+            at: utc_now()?,
             commit: self.surroundings.commit.clone(),
             kernel: self.surroundings.kernel.clone(),
             values: values.into_iter().map(|(name, value)| (name, rounded(value))).collect(),
@@ -198,24 +199,14 @@ struct Surroundings {
 impl Surroundings {
     fn find() -> Result<Surroundings> {
         let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
-        let commit = output("git", &["describe", "--always", "--dirty=+", "--exclude=*"]);
-        Ok(Surroundings { commit: commit.unwrap_or_else(|_| "unknown".to_owned()), kernel })
+        let describe = ["describe", "--always", "--dirty=+", "--exclude=*"];
+        let output = Command::new("git").args(describe).output().ok();
+        let commit = output.filter(|output| output.status.success()).map_or_else(
+            || "unknown".to_owned(),
+            |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        );
+        Ok(Surroundings { commit, kernel })
     }
-}
-
-/// Current time in UTC, as date(1) prints it.
-fn now() -> Result<String> {
-    output("date", &["-u", "+%Y-%m-%d %H:%M"])
-}
-
-/// Returns what a program prints.
-fn output(program: &str, words: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(words).output();
-    let output = output.with_context(|| format!("{program} did not start"))?;
-    if !output.status.success() {
-        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Runs a load with a warm-up on a host, and measures it from the warm-up's end. Values are
