@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use evener_lab::clients::http_connection::HttpConnection;
@@ -17,7 +17,7 @@ use evener_lab::network::family::Family;
 use evener_lab::network::host::Host;
 
 use crate::file;
-use crate::lasting::{self, CONNECTIONS, go_on};
+use crate::lasting::{self, go_on};
 use crate::outage::outage;
 use crate::page::block;
 
@@ -31,8 +31,6 @@ on_both_engines! {
     affinity_outlives_director,
 }
 
-/// Age at which a connection must outlive its director.
-const LASTING: Duration = Duration::from_millis(1_500);
 const PAGE: &str = "keepalived.md";
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -217,10 +215,7 @@ fn gateway_of_nat_moves_with_address(engine: &str) -> Result<()> {
 fn connections_outlive_directors(group: &Group) -> Result<()> {
     let open = || lasting::open(group.farm.client(0), &[group.farm.service()]);
     let mut visits = open()?;
-    wait::until("the second director knows the sessions", || {
-        let listed = group.directors[1].command(&["sessions", "--limit", "1000"])?;
-        Ok(listed.lines().filter(|line| line.contains("replicated")).count() >= CONNECTIONS)
-    })?;
+    lasting::are_known_to(&visits, &group.directors[1])?;
     group.directors[0].command(&["drain", "--director"])?;
     group.wait_for_owners(&[false, true])?;
     group.serves(1)?;
@@ -228,7 +223,7 @@ fn connections_outlive_directors(group: &Group) -> Result<()> {
     group.directors[0].command(&["undrain", "--director"])?;
     wait::until("the first director is ready", || Ok(group.directors[0].ready(&[])?.0 == 0))?;
     let mut later = open()?;
-    std::thread::sleep(LASTING);
+    lasting::are_known_to(&later, &group.directors[0])?;
     group.farm.directors()[1].ip(&["link set eth0 down".to_owned()])?;
     wait::until("the first director has the address", || has_address(group.farm.director()))?;
     go_on(&mut visits, "after the cable was unplugged")?;
@@ -297,7 +292,7 @@ fn translated_connections_go_on_when_directors_of_three_die(engine: &str) -> Res
     let mut group = group_with_gateway(engine, 3, "")?;
     let mut visits = lasting::open(group.farm.client(0), &[group.farm.service()])?;
     for director in &group.directors {
-        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))?;
+        lasting::are_known_to(&visits, director)?;
     }
     for gone in [0, 1] {
         group.farm.directors()[gone].ip(&["link set eth0 down".to_owned()])?;

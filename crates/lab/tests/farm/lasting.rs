@@ -1,9 +1,12 @@
 //! Connections that must outlive their director.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use evener_lab::clients::http_connection::HttpConnection;
+use evener_lab::evener::Evener;
+use evener_lab::harness::wait;
 use evener_lab::network::host::Host;
 
 /// Number of connections that must go on.
@@ -19,6 +22,16 @@ pub(crate) fn open(client: &Host, services: &[SocketAddr]) -> Result<Vec<(HttpCo
             Ok((visit, server))
         })
         .collect()
+}
+
+/// Waits until a director knows the session of each connection, its own or another director's.
+pub(crate) fn are_known_to(visits: &[(HttpConnection, String)], director: &Evener) -> Result<()> {
+    wait::until("the director knows the sessions", || {
+        let sessions = director.sessions()?;
+        let known: BTreeSet<(&str, &str)> =
+            sessions.iter().map(|one| (one.client.as_str(), one.server.as_str())).collect();
+        Ok(visits.iter().all(|(visit, server)| known.contains(&(&*visit.client().to_string(), server.as_str()))))
+    })
 }
 
 /// Checks that the same server answers on each connection as before.

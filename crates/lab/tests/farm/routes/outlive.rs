@@ -46,14 +46,12 @@ fn front_by_load(
 fn lasting_connections(front: &Front) -> Result<Vec<(HttpConnection, String)>> {
     let services: Vec<_> = front.families.iter().map(|family| front.farm.service_in(*family)).collect();
     let visits = lasting::open(front.farm.client(0), &services)?;
-    all_know_all(front)?;
+    all_know_all(front, &visits)?;
     Ok(visits)
 }
 
-fn all_know_all(front: &Front) -> Result<()> {
-    front.directors.iter().try_for_each(|director| {
-        wait::until("each director knows all sessions", || Ok(director.sessions()?.len() >= CONNECTIONS))
-    })
+fn all_know_all(front: &Front, visits: &[(HttpConnection, String)]) -> Result<()> {
+    front.directors.iter().try_for_each(|director| lasting::are_known_to(visits, director))
 }
 
 /// Opens connections to all of three directors, of which two go in turn: one is unplugged, and one
@@ -137,7 +135,7 @@ fn open_connections_go_on_after_directors_heard_each_other_again(engine: &str) -
     let known: usize = known.sum::<Result<_>>()?;
     ensure!(known == CONNECTIONS, "the directors have told each other: they know {known}");
     nft("nft delete table inet deaf")?;
-    all_know_all(&front)?;
+    all_know_all(&front, &visits)?;
     front.farm.directors()[0].ip(&["link set eth0 down".to_owned()])?;
     front.wait_for_paths(&[false, true])?;
     go_on(&mut visits, "after the director went")
