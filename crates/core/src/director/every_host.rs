@@ -9,8 +9,8 @@ use super::hosts::{self, LocalHost};
 use super::{Director, Event, Output};
 use crate::farm::membership::{Member, NeighbourReply};
 use crate::farm::plan::{self, MemberState, ServerName};
-use crate::farm::{Farm, Service};
-use crate::node::peers::{DatagramEffect, KnownHost, OwnStatus, PeerEvent, Tick};
+use crate::farm::{Farm, Server, Service};
+use crate::node::peers::{BITS, DatagramEffect, HostedServer, KnownHost, OwnStatus, PeerEvent, Tick};
 use crate::path::tables::{NO_SERVER, Tables};
 use crate::pool::FULL_WEIGHT;
 use crate::pool::PoolServer;
@@ -28,17 +28,30 @@ const ANNOUNCEMENTS: u32 = 3;
 /// Therefore each report moves the load only by a quarter of the way to the current value.
 const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
+/// A server that was full takes new sessions again once this part of its `max_connections` is free.
+const FULL_UNTIL: u64 = 10;
 
 impl Director {
-    /// Returns the bit of an `every-host` service in reports; `None` for other services.
-    fn bit(&self, service: &str) -> Option<u64> {
-        bits().zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(bit, _)| bit)
+    /// Returns the position of an `every-host` service in reports; `None` for other services.
+    fn place(&self, service: &str) -> Option<u8> {
+        (0..).zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(at, _)| at)
+    }
+
+    /// Returns what a host says about its server of an `every-host` service. `None` before its
+    /// first report.
+    pub(super) fn hosted_server<'k>(
+        &self,
+        known: &'k [KnownHost],
+        name: &ServerName,
+    ) -> Option<&'k HostedServer> {
+        let at = self.place(&name.service)?;
+        known.iter().find(|host| host.name == name.server)?.servers.get(&at)
     }
 
     /// Returns the names of the services whose bits are set.
     pub(super) fn services_of(&self, set: u64) -> Vec<String> {
-        let numbered = bits().zip(self.farm.every_host());
-        numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
+        let numbered = (0..BITS as u8).zip(self.farm.every_host());
+        numbered.filter(|(at, _)| set & bit(*at) != 0).map(|(_, service)| service.name.clone()).collect()
     }
 
     /// Returns the state of a host as a server. For this host the state comes from its own probes,
@@ -52,7 +65,8 @@ impl Director {
     ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
         let known_host = known.iter().find(|host| host.name == member.name);
-        let bit = self.bit(&service.name).unwrap_or_default();
+        let bit = self.place(&service.name).map_or(0, bit);
+        let said = self.hosted_server(known, &name).copied();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // While no other host takes sessions, this host uses its own probes even before it is
         // ready.
@@ -72,11 +86,11 @@ impl Director {
             } else {
                 known_host.is_some_and(|h| h.draining & bit != 0)
             },
-            refuses: false,
+            refuses: said.is_some_and(|said| said.refuses),
+            is_full: said.is_some_and(|said| said.is_full),
             share: hosts.shares.get(&name).copied(),
-            // All hosts need equal tables, but they receive reports at different times.
-            tenths: FULL_WEIGHT,
-            member,
+            tenths: said.map_or(FULL_WEIGHT, |said| said.tenths),
+            member: Member { weight: said.map_or(member.weight, |said| said.weight), ..member },
         }
     }
 
@@ -206,16 +220,44 @@ impl Director {
 
     /// Updates this host's report. A changed report is sent soon.
     pub(super) fn send_own_report(&mut self) {
-        let Some(hosts) = &mut self.hosts else { return };
-        let (mut up, mut draining) = (0, 0);
-        for (bit, service) in bits().zip(self.farm.every_host()) {
+        let Some(hosts) = &self.hosts else { return };
+        let (mut up, mut draining, mut servers) = (0, 0, BTreeMap::new());
+        for (at, service) in (0..BITS as u8).zip(self.farm.every_host()) {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
-            let is_up = self.pools.server(&name).is_some_and(PoolServer::is_up);
-            up |= if is_up { bit } else { 0 };
-            draining |= if self.operator.contains_key(&name) { bit } else { 0 };
+            let own = self.pools.server(&name);
+            up |= if own.is_some_and(PoolServer::is_up) { bit(at) } else { 0 };
+            draining |= if self.operator.contains_key(&name) { bit(at) } else { 0 };
+            let listed = service.servers.iter().find(|listed| listed.name == name.server);
+            servers.extend(listed.map(|listed| (at, self.hosted(&name, service, listed, hosts.peers.own_server(at)))));
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
-        hosts.peers.set_own(OwnStatus { load, up, draining, macs: self.links.values().copied().collect() });
+        let macs = self.links.values().copied().collect();
+        let Some(hosts) = &mut self.hosts else { return };
+        self.replan_wanted |= hosts.peers.set_own(OwnStatus { load, up, draining, macs, servers });
+    }
+
+    /// Returns what this host says about its own server of a service. `before` is what it said.
+    fn hosted(
+        &self,
+        name: &ServerName,
+        service: &Service,
+        listed: &Server,
+        before: Option<&HostedServer>,
+    ) -> HostedServer {
+        let own = self.pools.server(name);
+        let weighing = policy::for_packets(service.policy).and_then(|packets| packets.weighing);
+        let limit = u64::from(listed.max_connections);
+        let active = || self.slots_by_identity().of(name).and_then(|slot| self.active.get(&slot).copied());
+        // A host that would be full and not full in turn would change the tables of all hosts each
+        // time, so some sessions have to end before it takes new ones again.
+        let least = if before.is_some_and(|before| before.is_full) { limit - limit / FULL_UNTIL } else { limit };
+        HostedServer {
+            weight: listed.weight,
+            tenths: own.map_or(FULL_WEIGHT, PoolServer::wanted_tenths),
+            refuses: own.is_some_and(PoolServer::refuses),
+            is_full: limit > 0 && active().is_some_and(|active| active >= least),
+            load: own.zip(weighing).and_then(|(own, weighing)| own.load(weighing)),
+        }
     }
 
     /// Returns the slots of this host itself.
@@ -280,7 +322,7 @@ impl Director {
     /// Returns the name of the host that a server of an `every-host` service runs on. `None` if
     /// that is this host, or if the service has another placement.
     pub fn other_host<'s>(&self, server: &'s ServerName) -> Option<&'s str> {
-        let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
+        let hosts = self.hosts.as_ref().filter(|_| self.place(&server.service).is_some())?;
         (hosts.name != server.server).then_some(server.server.as_str())
     }
 
@@ -316,9 +358,9 @@ impl Director {
     }
 }
 
-/// Returns one bit per service, in the order of the `every-host` services in the farm.
-fn bits() -> impl Iterator<Item = u64> {
-    (0..u64::BITS).map(|number| 1 << number)
+/// Returns the bit of the service at this position in reports.
+fn bit(place: u8) -> u64 {
+    1_u64.checked_shl(place.into()).unwrap_or_default()
 }
 
 /// Returns the health of a host's own server from its report.
@@ -340,11 +382,11 @@ fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
     let serving = running.servers.values().filter(|entry| entry.weight > 0);
     let serving: BTreeSet<u64> = serving.map(|entry| entry.identity).collect();
     let mut hosts = BTreeMap::<&str, u64>::new();
-    for (bit, service) in bits().zip(farm.every_host()) {
+    for (at, service) in (0..BITS as u8).zip(farm.every_host()) {
         for server in &service.servers {
             // A host without any report gets no sessions, but doesn't count as failed.
             if serving.contains(&plan::identity(&service.name, &server.name)) {
-                *hosts.entry(&server.name).or_default() |= bit;
+                *hosts.entry(&server.name).or_default() |= bit(at);
             }
         }
     }

@@ -4,11 +4,12 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::farm::network::Network;
 use crate::farm::plan::{self, ServerName};
-use crate::farm::{Announce, Farm, Service};
+use crate::farm::{Announce, Farm, Server, Service};
 use crate::net::wire::Mac;
 use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
@@ -86,12 +87,18 @@ pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     }
 }
 
-/// Digest of all settings that hosts must have in common to accept each other's reports.
+/// Digest of all settings that hosts must have in common to accept each other's reports. A host
+/// reports the weight and the connection limit of its own server, so these may differ.
 pub fn generation(farm: &Farm) -> u64 {
     let of = |service: &Service| {
         let Service { name, addresses, protocol, method, encapsulation, .. } = service;
         let Service { stateless, policy, affinity, announce, servers, keep_last, routes, .. } = service;
         let announce = *announce == Announce::Director;
+        let servers = servers.iter().map(|server| {
+            let Server { name, address, backup, publish, .. } = server;
+            format!("{name} {address} {backup} {publish:?}")
+        });
+        let servers: Vec<String> = servers.collect();
         // Hosts with other clients select other servers.
         let affinity = affinity.map_or_else(String::new, |affinity| format!(" {affinity:?}"));
         let routes = if routes.is_empty() { String::new() } else { format!(" {routes:?}") };

@@ -488,6 +488,7 @@ impl Director {
                     health: health.unwrap_or(HealthStatus::UNKNOWN),
                     admin_draining: server.is_some_and(|server| server.operator_state().is_drained()),
                     refuses: server.is_some_and(PoolServer::refuses),
+                    is_full: false,
                     share: None,
                     tenths: server.map_or(FULL_WEIGHT, PoolServer::tenths),
                     member,

@@ -10,14 +10,15 @@ use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::pool::health::Failure;
-use crate::pool::{Effect, Fact, HealthKind, ServerChange, ServerEvent};
+use crate::pool::{Effect, Fact, HealthKind, ServerChange};
 
 impl Director {
     /// Starts the probes and report queries that are due, and applies changes that depend on time
     /// alone.
     pub(super) fn run_due_checks(&mut self, now_ms: u64) {
         for (server, due) in self.pools.poll(now_ms) {
-            if due.query {
+            // Each host of an every-host farm queries only its own server.
+            if due.query && self.other_host(&server).is_none() {
                 self.request_load(&server);
             }
             self.follow_change(&server, due.change);
@@ -39,11 +40,10 @@ impl Director {
         self.replan_wanted |= change.effect >= Effect::Weight;
         self.has_changed |= change.effect >= Effect::Weight;
         for event in change.events {
-            let is_of_health = matches!(event, ServerEvent::Health(_));
             self.emit(Event::of_server(server.clone(), event));
-            if is_of_health {
-                self.send_own_report();
-            }
+        }
+        if change.effect >= Effect::Weight {
+            self.send_own_report();
         }
     }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::{Director, Output};
 use crate::farm::plan::ServerName;
+use crate::node::peers::KnownHost;
 use crate::path::select::Score;
 use crate::pool::policy::score::{Smoothed, gains, scores};
 use crate::pool::policy::{self, Weighing};
@@ -63,12 +64,12 @@ impl Director {
             self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();
         let mut loads = BTreeMap::new();
         let mut is_wanted_again = false;
-        let by_service = self.servers_by_service();
+        let (by_service, hosts) = (self.servers_by_service(), self.known_hosts());
         for service in &self.farm.services {
             let weighing = policy::for_packets(service.policy).and_then(|packets| packets.weighing);
             is_wanted_again |= weighing.is_some() || service.report.is_some();
             let Some((weighing, servers)) = weighing.zip(by_service.get(&*service.name)) else { continue };
-            let load = |(_, name): &(u16, &ServerName)| self.load(name, weighing, &mut loads, now_ms);
+            let load = |(_, name): &(u16, &ServerName)| self.load(name, weighing, &hosts, &mut loads, now_ms);
             let known: Vec<Option<u64>> = servers.iter().map(load).collect();
             let loads = scores(&known);
             let slots = servers.iter().map(|(slot, _)| *slot);
@@ -106,6 +107,10 @@ impl Director {
         let by_service = self.servers_by_service();
         for service in &self.farm.services {
             let limit = |name: &ServerName| {
+                // Only the host itself knows all of its connections.
+                if self.other_host(name).is_some() {
+                    return None;
+                }
                 let listed = service.servers.iter().find(|listed| listed.name == name.server)?;
                 Some(listed.max_connections)
             };
@@ -147,10 +152,14 @@ impl Director {
         &self,
         name: &ServerName,
         weighing: &Weighing,
+        hosts: &[KnownHost],
         loads: &mut BTreeMap<ServerName, Smoothed>,
         now_ms: u64,
     ) -> Option<u64> {
-        let load = (weighing.load)(&self.signals(name, self.pools.server(name), None, &[], now_ms))?;
+        let load = match self.other_host(name) {
+            Some(_) => self.hosted_server(hosts, name)?.load,
+            None => self.pools.server(name)?.load(weighing),
+        }?;
         let mut smoothed = self.scores.loads.get(name).copied().unwrap_or(Smoothed::new(load, now_ms));
         smoothed.follow(load, now_ms);
         loads.insert(name.clone(), smoothed);

@@ -18,7 +18,7 @@ use crate::farm::membership::{Member, ReplyRefusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
 use crate::farm::{self, Farm};
-use crate::node::peers::KnownHost;
+use crate::node::peers::{HostedServer, KnownHost};
 use crate::pool::health::{self, Health};
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
@@ -93,6 +93,9 @@ pub struct ServerSnapshot {
     /// Tenths of the configured weight that remain after slow start and reports.
     pub tenths: u16,
     pub signals: Signals,
+    /// What another host of an every-host farm says about its server; `None` for other servers, and
+    /// before the first report.
+    pub said: Option<HostedServer>,
     /// Score in the tables in force.
     pub score: u8,
     /// State of the server's reports; empty if reports are not configured.
@@ -225,6 +228,7 @@ impl Director {
             reason,
             tenths: state.tenths,
             signals: self.signals(&name, server, slot, &seen.hosts, seen.now_ms),
+            said: self.other_host(&name).and_then(|_| self.hosted_server(&seen.hosts, &name)).copied(),
             score: slot.map_or(0, |slot| self.scores.score(slot)),
             reports: server.and_then(PoolServer::reports).unwrap_or_default(),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 
 use super::change::{Effect, ServerChange, ServerEvent};
 use super::health::{self, Failure, Health, Transition};
+use super::policy::Weighing;
 use super::report::{BadReport, Report};
 use super::reports::{Reports, ReportsSnapshot};
 use super::signals::Signals;
@@ -247,6 +248,12 @@ impl PoolServer {
             age_ms: latest.map(|(_, age_ms)| age_ms),
             ..Signals::default()
         }
+    }
+
+    /// Returns the load of the server by a policy; `None` if a signal is missing.
+    pub fn load(&self, weighing: &Weighing) -> Option<u64> {
+        // The load doesn't depend on the age of the report.
+        (weighing.load)(&self.signals(0))
     }
 
     /// Returns the state of the server's reports; `None` if reports are not configured.

@@ -56,6 +56,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
         },
         admin_draining: false,
         refuses: false,
+        is_full: false,
         share: None,
         tenths: FULL_WEIGHT,
     }

@@ -32,6 +32,21 @@ pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &st
     stateless.into_inner()
 }
 
+/// Reports settings that would change the tables of a stateless service often. Its connections
+/// have no sessions, so each change of the tables moves some of them.
+pub(super) fn check_stateless(section: &Section<'_>, has_report: bool, servers: &[Server]) {
+    let Some(span) = section.key_span(service::STATELESS.name) else { return };
+    let help = "remove it, or remove `stateless`";
+    if has_report {
+        let message = "[service.report] would move open connections whenever a server reports another weight";
+        section.problem(Problem::new(span.clone(), message, help));
+    }
+    if servers.iter().any(|server| server.max_connections > 0) {
+        let message = "`max_connections` counts sessions, and a stateless service has none";
+        section.problem(Problem::new(span, message, help));
+    }
+}
+
 /// Adds published addresses to the service's addresses, with the port of the service's first
 /// address.
 pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[PublishedAddress]) {

@@ -29,7 +29,7 @@ use std::iter::once;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evener_core::director::{Drainable, Input};
+use evener_core::director::{Drainable, Input, NotDrainable};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::sleep_until;
 
@@ -220,6 +220,12 @@ impl Daemon {
     /// among services, groups and names.
     pub(super) fn receive_request(&mut self, mut request: Request, answer: ChangeAnswer) {
         let mut server = None;
+        if let StateOrder::ChangeServer { server: meant, .. } = &request.order
+            && self.executor.director.other_host(meant).is_some()
+        {
+            let refusal = not_drainable(&self.executor.director, meant, NotDrainable::OtherHost);
+            return drop(answer.send(Err(refusal)));
+        }
         if let StateOrder::ChangeServer { server: meant, fields } = &mut request.order
             && fields.state.is_some()
         {

@@ -225,14 +225,22 @@ fn len_of(list: &Value) -> usize {
     list.as_array().map_or(0, Vec::len)
 }
 
-/// Refuses edits of every-host services. A change on one host would make the tables of the hosts
-/// differ.
+/// Keys of a server of an every-host service that its host decides alone, and reports to the other
+/// hosts.
+const OF_HOST: [&str; 2] = ["weight", "max_connections"];
+
+/// Refuses edits of every-host services, except of [`OF_HOST`]. Another change on one host would
+/// make the tables of the hosts differ.
 pub(super) fn same_on_all_hosts(
     edits: &NewValues,
     before: &FarmDocument,
     after: &FarmDocument,
 ) -> Result<(), OrderError> {
-    let edits = edits.iter().filter(|(place, _)| !place.is_operators());
+    let is_of_host = |place: &EditTarget| match place {
+        EditTarget::ServerKey { key, .. } => OF_HOST.contains(&key.as_str()),
+        place => place.is_operators(),
+    };
+    let edits = edits.iter().filter(|(place, _)| !is_of_host(place));
     let mut services = edits.map(|(place, _)| place.service());
     let by_hosts =
         services.find(|service| before.is_on_every_host(service) || after.is_on_every_host(service));

@@ -8,13 +8,15 @@ use evener_core::farm::choose::{
     ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
 };
 use evener_core::farm::network::is_link_local;
+use evener_core::farm::plan::ServerName;
 use evener_core::path::affinity::AffinityClient;
 use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
 use evener_core::pool::ServerState;
 use serde::{Deserialize, Serialize};
 
-use super::groups;
+use super::overrides::overrides;
+use super::{cause, groups};
 use crate::board::PublishedState;
 use crate::board::request::{ExplainSubject, FlowQuery};
 
@@ -81,7 +83,7 @@ impl PublishedState {
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
         let slot = self.explain_choice(flow, vip, &mut reasons);
         let server = slot.and_then(|slot| self.server_name(slot));
-        reasons.extend(slot.and_then(|slot| self.explain_state(slot)));
+        reasons.extend(slot.map(|slot| self.explain_state(slot)).unwrap_or_default());
         if let Some(entry) = slot.and_then(|slot| self.snapshot.plan.tables.servers.get(&slot)) {
             reasons.extend(self.explain_way(Some(flow), entry));
         }
@@ -94,13 +96,19 @@ impl PublishedState {
         }
     }
 
-    /// Explains the state of a server that gets a flow although it isn't up.
-    fn explain_state(&self, slot: u16) -> Option<String> {
-        let name = self.snapshot.plan.servers.get(&slot)?;
-        let server = self.snapshot.server(name)?;
+    /// Explains the weight of a server that gets a flow, and its state if it isn't up.
+    fn explain_state(&self, slot: u16) -> Vec<String> {
+        let name = self.snapshot.plan.servers.get(&slot);
+        let Some(server) = name.and_then(|name| self.snapshot.server(name)) else { return Vec::new() };
+        let ServerName { service, server: name } = &server.name;
+        let changes = overrides(self, service, Some(name));
+        let changed = changes.iter().find(|change| change.key == "weight");
+        let service = self.snapshot.farm.service(service);
+        let weight = service.map(|service| cause::weight(service, server, changed, 0));
         let reason = server.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let state = server.state.name();
-        (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
+        let state = (server.state != ServerState::Up).then(|| format!("but {name} is {state}{reason}"));
+        weight.into_iter().chain(state).collect()
     }
 
     fn explain_way(&self, flow: Option<&FlowQuery>, entry: &ServerEntry) -> Vec<String> {

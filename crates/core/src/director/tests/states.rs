@@ -44,6 +44,7 @@ fn server_that_can_take_no_sessions_is_down_whatever_it_is_to_do() {
             health: HealthStatus { state: health, since_ms: 0, was_up: true },
             admin_draining: false,
             refuses: false,
+            is_full: false,
             share: None,
             tenths: 10,
         };

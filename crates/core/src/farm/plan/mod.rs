@@ -60,6 +60,8 @@ pub struct MemberState {
     pub admin_draining: bool,
     /// True if the server's report refuses new sessions.
     pub refuses: bool,
+    /// True if the server, another host or this one, has as many connections as it may have.
+    pub is_full: bool,
     /// Share of the load that reaches this host; `None` if the policy computes no shares, so that
     /// the weight counts.
     pub share: Option<u16>,
@@ -82,10 +84,10 @@ pub struct Hosts {
 }
 
 impl MemberState {
-    /// True if neither the operator nor weight 0 drains the server. The server may have failed or
-    /// refuse sessions.
+    /// True unless the server is full, or the operator or weight 0 drains it. The server may have
+    /// failed or refuse sessions.
     fn is_wanted(&self) -> bool {
-        !self.admin_draining && self.member.weight > 0
+        !self.admin_draining && !self.is_full && self.member.weight > 0
     }
 
     /// Returns the input of the serving rule.

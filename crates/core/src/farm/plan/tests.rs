@@ -44,6 +44,7 @@ fn up(name: &str) -> MemberState {
         health: health::HealthStatus { state: health::HealthState::Up, since_ms: 0, was_up: true },
         admin_draining: false,
         refuses: false,
+        is_full: false,
         share: None,
         tenths: FULL_WEIGHT,
     }

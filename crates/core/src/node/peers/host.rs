@@ -1,6 +1,7 @@
 //! Hosts of an every-host farm: their configuration, this host's status, and the known state of
 //! hosts.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -10,6 +11,7 @@ use super::link::PeerState;
 use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
+use crate::pool::FULL_WEIGHT;
 
 /// Maximum number of services, and of addresses that hosts own, in a farm. A datagram has one bit
 /// for each service and for each address.
@@ -55,6 +57,28 @@ pub struct Publishable {
     pub publisher: Option<String>,
 }
 
+/// State of a host's own server, which the host decides and reports. The file's weight of another
+/// host's server counts only until the first report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostedServer {
+    pub weight: u16,
+    /// Tenths of the weight that are in force, from 1 to [`FULL_WEIGHT`].
+    pub tenths: u16,
+    /// True if the server's report refuses new sessions.
+    pub refuses: bool,
+    /// True if the server has as many connections as it may have.
+    pub is_full: bool,
+    /// Load by which the service's policy compares servers, in the policy's unit. `None` if the
+    /// policy compares none, or the load is unknown.
+    pub load: Option<u64>,
+}
+
+impl Default for HostedServer {
+    fn default() -> HostedServer {
+        HostedServer { weight: 1, tenths: FULL_WEIGHT, refuses: false, is_full: false, load: None }
+    }
+}
+
 /// Status of this host, which its reports contain.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnStatus {
@@ -66,6 +90,15 @@ pub struct OwnStatus {
     pub draining: u64,
     /// Source MAC addresses of this host's frames; at most [`super::wire::MACS_MAX`] are reported.
     pub macs: Vec<Mac>,
+    /// This host's servers, by the position of their service.
+    pub servers: BTreeMap<u8, HostedServer>,
+}
+
+impl OwnStatus {
+    /// Returns the status without the loads, which change without pause.
+    pub(super) fn without_loads(&self) -> OwnStatus {
+        OwnStatus { load: 0, servers: without_loads(&self.servers), ..self.clone() }
+    }
 }
 
 /// Known state of a host.
@@ -88,10 +121,12 @@ pub struct KnownHost {
     pub up: u64,
     /// Bit `i` is set if the host is drained for service `i`.
     pub draining: u64,
+    /// The host's servers, by the position of their service; empty until the first report.
+    pub servers: BTreeMap<u8, HostedServer>,
     /// Number of sessions that the host serves.
     pub load: u32,
-    /// True if the host has another configuration now. Then `ready`, `up`, `draining`, `load` and
-    /// `owned` come from its last accepted report.
+    /// True if the host has another configuration now. Then `ready`, `up`, `draining`, `servers`,
+    /// `load` and `owned` come from its last accepted report.
     pub generation_differs: bool,
     /// Reason why all datagrams of the host are refused. `None` if a datagram is accepted, or the
     /// reason is unknown.
@@ -108,6 +143,12 @@ pub struct KnownHost {
 }
 
 impl KnownHost {
+    /// Returns the state without loads and times, which change without pause.
+    pub(super) fn without_loads(&self) -> KnownHost {
+        let servers = without_loads(&self.servers);
+        KnownHost { load: 0, servers, received_ms: None, since_ms: 0, ..self.clone() }
+    }
+
     /// Returns the state of another host. `generation` is that of this host.
     pub(super) fn of(link: &PeerState, generation: u64) -> KnownHost {
         let believed = link.content.is_some();
@@ -122,6 +163,7 @@ impl KnownHost {
             ready: content.ready,
             up: content.up,
             draining: content.draining,
+            servers: content.servers,
             load: content.load,
             generation_differs: received_ms.is_some() && !link.agrees(generation),
             refused: link.association.trouble(),
@@ -131,6 +173,11 @@ impl KnownHost {
             since_ms: link.since_ms,
         }
     }
+}
+
+/// Returns the state of servers without their loads.
+fn without_loads(servers: &BTreeMap<u8, HostedServer>) -> BTreeMap<u8, HostedServer> {
+    servers.iter().map(|(at, server)| (*at, HostedServer { load: None, ..*server })).collect()
 }
 
 /// Effect of a datagram.

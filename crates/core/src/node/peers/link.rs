@@ -1,10 +1,11 @@
 //! State of one other host, with its last report.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::host::HostedServer;
 use crate::net::wire::Mac;
 use crate::node::association::Association;
 
@@ -15,6 +16,7 @@ pub(super) struct LastReport {
     pub(super) load: u32,
     pub(super) up: u64,
     pub(super) draining: u64,
+    pub(super) servers: BTreeMap<u8, HostedServer>,
     pub(super) owned: BTreeSet<IpAddr>,
 }
 

@@ -63,7 +63,7 @@ mod tests;
 pub mod wire;
 
 pub use event::{PeerEvent, REFUSALS};
-pub use host::{BITS, DatagramEffect, HostSetting, KnownHost, OwnStatus, PeerSettings, Publishable, Tick};
+pub use host::{BITS, DatagramEffect, HostSetting, HostedServer, KnownHost, OwnStatus, PeerSettings, Publishable, Tick};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -144,12 +144,18 @@ impl Peers {
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
+        let moved_servers = |servers: &BTreeMap<u8, HostedServer>| {
+            let places = places(&old.services, &self.settings.services);
+            places.filter_map(|(new, old)| Some((new, *servers.get(&old)?))).collect()
+        };
         self.own.up = moved(self.own.up);
         self.own.draining = moved(self.own.draining);
+        self.own.servers = moved_servers(&self.own.servers);
         for link in self.links.values_mut() {
             if let Some(content) = &mut link.content {
                 content.up = moved(content.up);
                 content.draining = moved(content.draining);
+                content.servers = moved_servers(&content.servers);
             }
         }
         self.others.reset_logged();
@@ -183,13 +189,20 @@ impl Peers {
         self.settle_ready(now_ms);
     }
 
-    /// Sets the status of this host. A change is reported soon, unless only the load changes.
-    pub fn set_own(&mut self, own: OwnStatus) {
-        self.own.load = own.load;
-        if self.own != own {
-            self.own = own;
+    /// Returns what this host reports about its server of the service at this position.
+    pub fn own_server(&self, service: u8) -> Option<&HostedServer> {
+        self.own.servers.get(&service)
+    }
+
+    /// Sets the status of this host. A change is reported soon, unless only loads change. Returns
+    /// true if anything but loads changed.
+    pub fn set_own(&mut self, own: OwnStatus) -> bool {
+        let before = core::mem::replace(&mut self.own, own);
+        let is_news = before.without_loads() != self.own.without_loads();
+        if is_news {
             self.send_soon();
         }
+        is_news
     }
 
     /// Sets whether the engine is applying tables.
@@ -368,6 +381,7 @@ impl Peers {
             ready: self.ready,
             up: self.own.up,
             draining: self.own.draining,
+            servers: self.own.servers.clone(),
             load: self.own.load,
             generation_differs: false,
             refused: None,
@@ -532,8 +546,7 @@ impl Peers {
         }
         link.note_presence(now_ms);
         let after = KnownHost::of(link, self.settings.generation);
-        let KnownHost { load, received_ms, since_ms, .. } = *before;
-        received.changed |= KnownHost { load, received_ms, since_ms, ..after } != *before;
+        received.changed |= after.without_loads() != before.without_loads();
     }
 
     fn release(&mut self, now_ms: u64, notices: &mut Vec<PeerEvent>, changed: &mut bool) {
@@ -604,6 +617,7 @@ impl Peers {
             draining: self.own.draining,
             owned: owned.fold(0, |bits, (at, _)| bits | 1 << at),
             macs: self.own.macs.clone(),
+            servers: self.own.servers.clone(),
         }
     }
 }
@@ -647,15 +661,20 @@ fn content(report: &HostReport, addresses: &[Publishable]) -> LastReport {
         load: report.load,
         up: report.up,
         draining: report.draining,
+        servers: report.servers.clone(),
         owned: owned.map(|(_, one)| one.address).collect(),
     }
 }
 
+/// Returns the positions of the services that are in both lists: in the new list, and in the old.
+fn places<'a>(old: &'a [String], new: &'a [String]) -> impl Iterator<Item = (u8, u8)> + 'a {
+    let old = || (0..).zip(old.iter().take(BITS));
+    let new = (0..).zip(new.iter().take(BITS));
+    new.filter_map(move |(at, name)| old().find(|(_, other)| *other == name).map(|(old, _)| (at, old)))
+}
+
 /// Returns the bits of services that are in both lists, at their positions in the new list.
 fn renumber(bits: u64, old: &[String], new: &[String]) -> u64 {
-    let was_set = |name: &String| {
-        let at = old.iter().take(BITS).position(|other| other == name);
-        at.is_some_and(|at| bits & (1 << at) != 0)
-    };
-    (0..).zip(new.iter().take(BITS)).filter(|(_, name)| was_set(name)).fold(0, |bits, (at, _)| bits | 1 << at)
+    let set = places(old, new).filter(|(_, old)| bits & (1 << old) != 0);
+    set.fold(0, |bits, (new, _)| bits | 1 << new)
 }

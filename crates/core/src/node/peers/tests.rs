@@ -93,7 +93,7 @@ fn host_report_arrives_and_changes_are_sent_early() {
     let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
     tick(&mut a, 500);
     assert_eq!(a.sending.due_ms(), 1_000);
-    a.set_own(OwnStatus { load: 5, up: 1, draining: 2, macs: macs.clone() });
+    a.set_own(OwnStatus { load: 5, up: 1, draining: 2, macs: macs.clone(), ..OwnStatus::default() });
     assert_eq!(a.sending.due_ms(), 625);
     pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
@@ -102,7 +102,7 @@ fn host_report_arrives_and_changes_are_sent_early() {
         (seen.load, seen.up, seen.draining, &seen.macs, seen.received_ms),
         (5, 1, 2, &macs, Some(625))
     );
-    a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs });
+    a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs, ..OwnStatus::default() });
     assert_eq!(a.sending.due_ms(), 1_125);
     assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
     assert_eq!(other(&b).load, 6);
@@ -238,7 +238,7 @@ fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     b.set_own(OwnStatus { load: 7, up: 3, ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     b.reconfigure(PeerSettings { generation: 2, ..settings("web2", &TWO) }, 600);
-    b.set_own(OwnStatus { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])] });
+    b.set_own(OwnStatus { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])], ..OwnStatus::default() });
     let mut notices = Vec::new();
     for now_ms in (1_000..10_000).step_by(500) {
         b.receive(now_ms, &tick(&mut a, now_ms));
@@ -267,19 +267,19 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
         let datagram = Datagram::read(&tick(b, now_ms), &KEY).unwrap();
         a.receive(now_ms + 100, &Datagram { body: Body::Foreign { version }, ..datagram }.write(&KEY))
     };
-    let received = foreign(&mut b, 1_000, 2);
+    let received = foreign(&mut b, 1_000, 3);
     let sentences: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
-    let names = "host web2: it has protocol version 2, this node has version 1";
+    let names = "host web2: it has protocol version 3, this node has version 2";
     assert!(
         sentences.len() == 1
             && sentences[0].starts_with(names)
             && sentences[0].ends_with("upgrade this node"),
         "{sentences:?}"
     );
-    assert!(received.changed && foreign(&mut b, 3_300, 2) == DatagramEffect::default(), "told once");
+    assert!(received.changed && foreign(&mut b, 3_300, 3) == DatagramEffect::default(), "told once");
     assert!(!a.tick(3_500).notices.contains(&PeerEvent::Silent { host: "web2".to_string() }));
     assert!(other(&a).alive && other(&a).up == 3 && other(&a).generation_differs);
-    let version = Refusal::Version { theirs: 2, ours: VERSION };
+    let version = Refusal::Version { theirs: 3, ours: VERSION };
     assert_eq!((a.counters().refused(version), other(&a).refused), (2, Some(version)));
     b.receive(4_000, &tick(&mut a, 4_000));
     let received = a.receive(4_000, &tick(&mut b, 4_000));

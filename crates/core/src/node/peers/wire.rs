@@ -3,20 +3,24 @@
 //! Datagrams of every version have the same prefix, and a tag of the same format at the end. So a
 //! host can see that a host of another version is alive.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::host::{BITS, HostedServer};
 use crate::net::wire::Mac;
 use crate::node::association::Numbers;
 use crate::node::envelope::{Envelope, PREFIX_LEN};
 pub use crate::node::envelope::{MAGIC, ReadError};
 use crate::node::secret::{Key, TAG_LEN};
+use crate::pool::FULL_WEIGHT;
 
-/// Version of the datagrams that this release writes. For other versions see [`Body::Foreign`].
-pub const VERSION: u8 = 1;
-/// Length of a datagram of [`VERSION`], in bytes.
+/// Version of the datagrams that this release writes. For other versions see [`Body::Foreign`]. New
+/// records, and new fields at the end of a record, need no new version.
+pub const VERSION: u8 = 2;
+/// Length of a datagram of [`VERSION`] without records, in bytes.
 pub const LEN: usize = PREFIX_LEN + size_of::<ReportFields>() + TAG_LEN;
 /// Maximum number of MAC addresses in a report.
 pub const MACS_MAX: usize = 8;
@@ -26,6 +30,14 @@ const KIND_REPORT: u8 = 1;
 /// Bit of [`ReportFields::flags`], set if the host takes part ([`HostReport::ready`]).
 const FLAG_READY: u8 = 1;
 const FLAG_ACCOMPANIED: u8 = 2;
+/// Value of the kind field in records that contain a [`ServerFields`].
+const RECORD_SERVER: u8 = 1;
+/// Bit of [`ServerFields::flags`], set if the server refuses new sessions.
+const FLAG_REFUSES: u8 = 1;
+/// Bit of [`ServerFields::flags`], set if the server's load is known.
+const FLAG_LOAD: u8 = 2;
+/// Bit of [`ServerFields::flags`], set if the server is full.
+const FLAG_FULL: u8 = 4;
 
 /// Fields after the prefix, in version [`VERSION`].
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -40,6 +52,27 @@ struct ReportFields {
     draining: U64,
     owned: U64,
     macs: [Mac; MACS_MAX],
+}
+
+/// Prefix of a record. Records follow [`ReportFields`]. Records of unknown kinds are skipped.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RecordPrefix {
+    kind: u8,
+    /// Length of the fields that follow, in bytes.
+    len: u8,
+}
+
+/// Fields of a record about the host's server of one service.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ServerFields {
+    /// Position of the service in [`super::PeerSettings::services`].
+    service: u8,
+    flags: u8,
+    weight: U16,
+    tenths: U16,
+    load: U64,
 }
 
 /// A datagram with a valid tag, or a datagram to send.
@@ -85,19 +118,20 @@ pub struct HostReport {
     pub owned: u64,
     /// Source MAC addresses of the host's frames; at most [`MACS_MAX`].
     pub macs: Vec<Mac>,
+    /// The host's servers, by the position of their service; at most [`super::BITS`].
+    pub servers: BTreeMap<u8, HostedServer>,
 }
 
 impl Datagram {
     /// Encodes the datagram. MAC addresses beyond [`MACS_MAX`] are left out. A datagram of another
     /// version is written without a body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
-        let (version, fields) = match &self.body {
-            Body::Report(report) => (VERSION, Some(ReportFields::of(report))),
-            Body::Foreign { version } => (*version, None),
+        let (version, body) = match &self.body {
+            Body::Report(report) => (VERSION, report.write()),
+            Body::Foreign { version } => (*version, Vec::new()),
         };
-        let body = fields.as_ref().map(IntoBytes::as_bytes).unwrap_or_default();
         let Datagram { sender, receiver, numbers, echo, .. } = *self;
-        Envelope { version, kind: KIND_REPORT, sender, receiver, numbers, echo, body }.write(key)
+        Envelope { version, kind: KIND_REPORT, sender, receiver, numbers, echo, body: &body }.write(key)
     }
 
     /// Decodes a received datagram. The tag is checked before all other fields, in constant time.
@@ -109,12 +143,66 @@ impl Datagram {
         let Envelope { version, kind, sender, receiver, numbers, echo, body } = Envelope::read(bytes, key)?;
         let body = match version {
             VERSION if kind != KIND_REPORT => return Err(ReadError::Malformed),
-            VERSION => {
-                Body::Report(ReportFields::ref_from_bytes(body).map_err(|_| ReadError::Malformed)?.report()?)
-            }
+            VERSION => Body::Report(HostReport::read(body)?),
             version => Body::Foreign { version },
         };
         Ok(Datagram { sender, receiver, numbers, echo, body })
+    }
+}
+
+impl HostReport {
+    fn write(&self) -> Vec<u8> {
+        let mut body = ReportFields::of(self).as_bytes().to_vec();
+        for (service, server) in self.servers.iter().take(BITS) {
+            let fields = ServerFields::of(*service, server);
+            let prefix = RecordPrefix { kind: RECORD_SERVER, len: size_of::<ServerFields>() as u8 };
+            body.extend_from_slice(prefix.as_bytes());
+            body.extend_from_slice(fields.as_bytes());
+        }
+        body
+    }
+
+    fn read(body: &[u8]) -> Result<HostReport, ReadError> {
+        let (fields, mut records) =
+            ReportFields::ref_from_prefix(body).map_err(|_| ReadError::Malformed)?;
+        let mut report = fields.report()?;
+        while !records.is_empty() {
+            let (prefix, rest) = RecordPrefix::ref_from_prefix(records).map_err(|_| ReadError::Malformed)?;
+            let (record, rest) = rest.split_at_checked(prefix.len.into()).ok_or(ReadError::Malformed)?;
+            if prefix.kind == RECORD_SERVER {
+                let (fields, _) = ServerFields::ref_from_prefix(record).map_err(|_| ReadError::Malformed)?;
+                report.servers.extend(fields.server());
+            }
+            records = rest;
+        }
+        Ok(report)
+    }
+}
+
+impl ServerFields {
+    fn of(service: u8, server: &HostedServer) -> ServerFields {
+        let refuses = if server.refuses { FLAG_REFUSES } else { 0 };
+        let has_load = if server.load.is_some() { FLAG_LOAD } else { 0 };
+        let full = if server.is_full { FLAG_FULL } else { 0 };
+        ServerFields {
+            service,
+            flags: refuses | has_load | full,
+            weight: server.weight.into(),
+            tenths: server.tenths.into(),
+            load: server.load.unwrap_or_default().into(),
+        }
+    }
+
+    /// Returns the server with the position of its service; `None` for an impossible position.
+    fn server(&self) -> Option<(u8, HostedServer)> {
+        let server = HostedServer {
+            weight: self.weight.get(),
+            tenths: self.tenths.get().clamp(1, FULL_WEIGHT),
+            refuses: self.flags & FLAG_REFUSES != 0,
+            is_full: self.flags & FLAG_FULL != 0,
+            load: (self.flags & FLAG_LOAD != 0).then_some(self.load.get()),
+        };
+        (usize::from(self.service) < BITS).then_some((self.service, server))
     }
 }
 
@@ -150,6 +238,7 @@ impl ReportFields {
             owned: self.owned.get(),
             // A MAC address that is a group address identifies no host, so it is ignored.
             macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
+            servers: BTreeMap::new(),
         })
     }
 }
@@ -172,6 +261,10 @@ mod tests {
             draining: 0b100,
             owned: 1 << 63,
             macs,
+            servers: BTreeMap::from([
+                (0, HostedServer { weight: 300, tenths: 4, refuses: true, ..HostedServer::default() }),
+                (2, HostedServer { is_full: true, load: Some(750), ..HostedServer::default() }),
+            ]),
         };
         Datagram {
             sender: 1,
@@ -185,12 +278,14 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let bytes = sample().write(&KEY);
-        assert_eq!((PREFIX_LEN, bytes.len(), LEN), (56, 160, 160));
-        assert_eq!(bytes[..8], *b"EVNR\x01\x01\x00\xa0");
+        assert_eq!((PREFIX_LEN, bytes.len(), LEN), (56, 192, 160));
+        assert_eq!(bytes[..8], *b"EVNR\x02\x01\x00\xc0");
         assert_eq!(bytes[64..70], [0, 0, 0, 77, 1, 3]);
         assert_eq!(bytes[79], 0b101);
         assert_eq!(bytes[88], 0x80);
         assert_eq!(bytes[96..102], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(bytes[144..160], [1, 14, 0, 1, 1, 44, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[160..176], [1, 14, 2, 6, 0, 1, 0, 10, 0, 0, 0, 0, 0, 0, 2, 238]);
         assert_eq!(Datagram::read(&bytes, &KEY), Ok(sample()));
     }
 
@@ -217,14 +312,60 @@ mod tests {
         let changed = |at: usize, to: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = to;
-            bytes.truncate(LEN - TAG_LEN);
+            bytes.truncate(bytes.len() - TAG_LEN);
             Datagram::read(&KEY.seal(&[], bytes), &KEY)
         };
         assert_eq!(changed(5, 2), Err(ReadError::Malformed), "an unknown kind");
         assert_eq!(changed(69, 9), Err(ReadError::Malformed), "more MACs than there is room for");
         assert_eq!(changed(4, 9).unwrap().body, Body::Foreign { version: 9 });
-        let foreign = Datagram { body: Body::Foreign { version: 2 }, ..sample() };
+        let foreign = Datagram { body: Body::Foreign { version: 3 }, ..sample() };
         assert_eq!(Datagram::read(&foreign.write(&KEY), &KEY), Ok(foreign), "whatever its length");
+    }
+
+    /// Returns the report of the sample's datagram with this body.
+    fn read_with(change: impl FnOnce(&mut Vec<u8>)) -> Result<HostReport, ReadError> {
+        let Body::Report(report) = sample().body else { panic!() };
+        let mut body = report.write();
+        change(&mut body);
+        let Datagram { sender, receiver, numbers, echo, .. } = sample();
+        let envelope =
+            Envelope { version: VERSION, kind: KIND_REPORT, sender, receiver, numbers, echo, body: &body };
+        match Datagram::read(&envelope.write(&KEY), &KEY)?.body {
+            Body::Report(report) => Ok(report),
+            Body::Foreign { .. } => panic!(),
+        }
+    }
+
+    /// A later release may add records, and fields to known records.
+    #[test]
+    fn unknown_records_and_fields_are_skipped() {
+        let Body::Report(expected) = sample().body else { panic!() };
+        let with_record = read_with(|body| body.extend([200, 3, 1, 2, 3]));
+        assert_eq!(with_record.as_ref(), Ok(&expected));
+        let record = [1, 16, 5, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99];
+        let longer = read_with(|body| body.extend(record)).unwrap();
+        let server = HostedServer { weight: 9, ..HostedServer::default() };
+        assert_eq!(longer.servers.get(&5), Some(&server));
+        let impossible = read_with(|body| body.extend([1, 14, 64, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(impossible, Ok(expected), "more services than a farm has");
+    }
+
+    #[test]
+    fn records_that_end_early_are_malformed() {
+        for record in [&[1][..], &[200, 3, 1], &[1, 13, 5, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0]] {
+            assert_eq!(read_with(|body| body.extend(record)), Err(ReadError::Malformed), "{record:?}");
+        }
+        assert_eq!(read_with(|body| body.truncate(100)), Err(ReadError::Malformed));
+    }
+
+    #[test]
+    fn largest_datagram_fits_the_least_ipv6_mtu() {
+        let mut datagram = sample();
+        if let Body::Report(report) = &mut datagram.body {
+            report.servers = (0..200).map(|service| (service, HostedServer::default())).collect();
+        }
+        // RFC 8200, section 5; the headers of IPv6 and UDP have 48 bytes.
+        assert!(datagram.write(&KEY).len() <= 1_280 - 48);
     }
 
     proptest! {
@@ -232,10 +373,18 @@ mod tests {
         fn datagrams_round_trip(
             numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
             macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
+            servers in prop::collection::btree_map(0..64u8, any::<(u16, [bool; 2], Option<u64>)>(), 0..64),
         ) {
+            let servers: BTreeMap<u8, HostedServer> = servers
+                .into_iter()
+                .map(|(at, (weight, [refuses, is_full], load))| {
+                    (at, HostedServer { weight, tenths: 3, refuses, is_full, load })
+                })
+                .collect();
+            let records = servers.len();
             let macs: Vec<Mac> = macs.into_iter().map(Mac).filter(|mac| mac.is_unicast()).collect();
             let [generation, up, draining, owned] = bits;
-            let mut report = HostReport { generation, load, ready, accompanied, up, draining, owned, macs };
+            let mut report = HostReport { generation, load, ready, accompanied, up, draining, owned, macs, servers };
             let mut datagram = Datagram {
                 sender: numbers[0],
                 receiver: numbers[1],
@@ -244,7 +393,7 @@ mod tests {
                 body: Body::Report(report.clone()),
             };
             let bytes = datagram.write(&KEY);
-            prop_assert_eq!(bytes.len(), LEN);
+            prop_assert_eq!(bytes.len(), LEN + 16 * records);
             report.macs.truncate(MACS_MAX);
             datagram.body = Body::Report(report);
             prop_assert_eq!(Datagram::read(&bytes, &KEY), Ok(datagram));

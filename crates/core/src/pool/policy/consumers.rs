@@ -47,12 +47,12 @@ impl Consumer {
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
-            // Hosts send each other their session counts and query no reports. If a host takes over
-            // another host's address, the sessions are lost, so the host finds the servers of open
-            // connections by hash alone.
+            // Hosts send each other their session counts, and what their own servers report. If a
+            // host takes over another host's address, the sessions are lost, so the host finds the
+            // servers of open connections by hash alone.
             Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",
-                signals: &[Signal::Active, Signal::Reported],
+                signals: &[Signal::Active, Signal::Reported, Signal::Load],
                 default: &HASH,
             },
             // The group does not see clients after the redirect, so it knows no sessions.

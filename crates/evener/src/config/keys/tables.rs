@@ -210,11 +210,7 @@ table!(service {
     SERVER = ConfigKey::new("server", ValueType::Tables(server::KEYS));
     ROUTE = ConfigKey::new("route", ValueType::Tables(route::KEYS)).methods(&[Handoff]);
     HEALTH = ConfigKey::new("health", ValueType::Table(health::KEYS));
-    REPORT = ConfigKey::new("report", ValueType::Table(report::KEYS)).placement(
-        Placement::Director,
-        "is for a director: hosts of placement \"every-host\" exchange their load themselves",
-        "remove it",
-    );
+    REPORT = ConfigKey::new("report", ValueType::Table(report::KEYS));
     TIMEOUTS = ConfigKey::new("timeouts", ValueType::Table(timeouts::KEYS)).only_for(Packets);
 });
 
@@ -235,11 +231,6 @@ table!(server {
         .foreign(
             "is for servers that packets are sent to: how many connections a client has to a member isn't seen",
             "remove it",
-        )
-        .placement(
-            Placement::Director,
-            "is only for placement \"director\": no host knows the sessions of all",
-            "remove it, or have a director choose",
         );
     HEALTH_ADDRESS = super::HEALTH_ADDRESS.methods(&[Nat]);
     PUBLISH = ConfigKey::list("publish").only_for(Packets).placement(
