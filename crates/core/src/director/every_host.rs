@@ -228,7 +228,9 @@ impl Director {
             up |= if own.is_some_and(PoolServer::is_up) { bit(at) } else { 0 };
             draining |= if self.operator.contains_key(&name) { bit(at) } else { 0 };
             let listed = service.servers.iter().find(|listed| listed.name == name.server);
-            servers.extend(listed.map(|listed| (at, self.hosted(&name, service, listed, hosts.peers.own_server(at)))));
+            servers.extend(
+                listed.map(|listed| (at, self.hosted(&name, service, listed, hosts.peers.own_server(at)))),
+            );
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
         let macs = self.links.values().copied().collect();
@@ -250,10 +252,11 @@ impl Director {
         let active = || self.slots_by_identity().of(name).and_then(|slot| self.active.get(&slot).copied());
         // A host that would be full and not full in turn would change the tables of all hosts each
         // time, so some sessions have to end before it takes new ones again.
-        let least = if before.is_some_and(|before| before.is_full) { limit - limit / FULL_UNTIL } else { limit };
+        let least =
+            if before.is_some_and(|before| before.is_full) { limit - limit / FULL_UNTIL } else { limit };
         HostedServer {
             weight: listed.weight,
-            tenths: own.map_or(FULL_WEIGHT, PoolServer::wanted_tenths),
+            tenths: own.map_or(FULL_WEIGHT, PoolServer::tenths),
             refuses: own.is_some_and(PoolServer::refuses),
             is_full: limit > 0 && active().is_some_and(|active| active >= least),
             load: own.zip(weighing).and_then(|(own, weighing)| own.load(weighing)),

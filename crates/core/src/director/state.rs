@@ -83,7 +83,10 @@ impl Director {
         let by_operator = state.admin_draining.then_some("drained by the operator");
         let by_report = || by_itself.then_some("drained by its own report");
         let by_limit = || state.is_full.then_some("it has its max_connections");
-        by_operator.or_else(by_limit).or_else(by_report).or((state.member.weight == 0).then_some("its weight is 0"))
+        by_operator
+            .or_else(by_limit)
+            .or_else(by_report)
+            .or((state.member.weight == 0).then_some("its weight is 0"))
     }
 
     /// True if the tables in force give new sessions to the server.

@@ -34,12 +34,14 @@ pub(super) fn stateless(section: &Section<'_>, placement: Placement, policy: &st
 
 /// Reports settings that would change the tables of a stateless service often. Its connections
 /// have no sessions, so each change of the tables moves some of them.
-pub(super) fn check_stateless(section: &Section<'_>, has_report: bool, servers: &[Server]) {
+pub(super) fn check_stateless(section: &Section<'_>, servers: &[Server]) {
     let Some(span) = section.key_span(service::STATELESS.name) else { return };
     let help = "remove it, or remove `stateless`";
-    if has_report {
-        let message = "[service.report] would move open connections whenever a server reports another weight";
-        section.problem(Problem::new(span.clone(), message, help));
+    for key in [&service::REPORT, &service::SLOW_START] {
+        if let Some(span) = section.key_span(key.name) {
+            let message = format!("`{}` would move open connections with each change of a weight", key.name);
+            section.problem(Problem::new(span, message, help));
+        }
     }
     if servers.iter().any(|server| server.max_connections > 0) {
         let message = "`max_connections` counts sessions, and a stateless service has none";

@@ -58,7 +58,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let passive_checks = passive_checks(section, &health.kind);
     let report = report::read(section, &keys::REPORT);
     if stateless {
-        placement::check_stateless(section, report.is_some(), &listed.servers);
+        placement::check_stateless(section, &listed.servers);
     }
     let report_gain_percent = section.factor(&keys::REPORT_GAIN);
     report::wanted(section, by, policy, report.as_ref());

@@ -30,7 +30,9 @@ pub(crate) fn are_known_to(visits: &[(HttpConnection, String)], director: &Evene
         let sessions = director.sessions()?;
         let known: BTreeSet<(&str, &str)> =
             sessions.iter().map(|one| (one.client.as_str(), one.server.as_str())).collect();
-        Ok(visits.iter().all(|(visit, server)| known.contains(&(&*visit.client().to_string(), server.as_str()))))
+        Ok(visits
+            .iter()
+            .all(|(visit, server)| known.contains(&(&*visit.client().to_string(), server.as_str()))))
     })
 }
 

@@ -16,6 +16,7 @@ mod own_address;
 mod refusals;
 mod rounds;
 mod variants;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -63,7 +63,9 @@ mod tests;
 pub mod wire;
 
 pub use event::{PeerEvent, REFUSALS};
-pub use host::{BITS, DatagramEffect, HostSetting, HostedServer, KnownHost, OwnStatus, PeerSettings, Publishable, Tick};
+pub use host::{
+    BITS, DatagramEffect, HostSetting, HostedServer, KnownHost, OwnStatus, PeerSettings, Publishable, Tick,
+};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

@@ -163,8 +163,7 @@ impl HostReport {
     }
 
     fn read(body: &[u8]) -> Result<HostReport, ReadError> {
-        let (fields, mut records) =
-            ReportFields::ref_from_prefix(body).map_err(|_| ReadError::Malformed)?;
+        let (fields, mut records) = ReportFields::ref_from_prefix(body).map_err(|_| ReadError::Malformed)?;
         let mut report = fields.report()?;
         while !records.is_empty() {
             let (prefix, rest) = RecordPrefix::ref_from_prefix(records).map_err(|_| ReadError::Malformed)?;

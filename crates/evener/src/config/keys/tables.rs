@@ -161,12 +161,7 @@ table!(service {
         ConfigKey::words("placement", || names(&config::placement::PLACEMENTS)).or_word("director").only_for(Packets);
     POLICY = super::POLICY;
     REPORT_GAIN = super::REPORT_GAIN;
-    // Hosts of every-host learn of each other's state at different times.
-    SLOW_START = super::SLOW_START.placement(
-        Placement::Director,
-        "would part the tables of hosts for a while, and with placement = \"every-host\" all need the same",
-        "remove it",
-    );
+    SLOW_START = super::SLOW_START;
     AFFINITY = ConfigKey::time("affinity", AFFINITY_MS).only_for(Packets);
     AFFINITY_MASK = ConfigKey::list("affinity_mask").only_for(Packets).requires("affinity", "add for example affinity = \"10m\", or remove it");
     STATELESS =
