@@ -11,13 +11,14 @@ use evener_core::director::{
     Applied, Change, Director, Identity, Input, Moment, OperatorStates, Output, Snapshot, Start,
 };
 use evener_core::farm::Farm;
-use evener_core::farm::group::{self, Group, Members};
+use evener_core::farm::group::{Group, Members};
 use evener_core::farm::plan::ServerName;
 use evener_core::net::Protocol;
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::VipKey;
+use evener_core::pool::ClockReading;
 use evener_core::pool::OperatorState;
 use evener_core::pool::policy::Fills;
 use evener_core::server::{self, Offer};
@@ -303,7 +304,7 @@ impl Node {
         &mut self,
         now_ms: u64,
         group: &str,
-        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> (Option<T>, Vec<Output>) {
         let now = self.moment(now_ms);
         let Some(director) = self.director.as_mut().filter(|_| self.leaves_at.is_none()) else {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evener_core::director::{Input, Output, Probe};
-use evener_core::farm::group::{self, Group, Members};
+use evener_core::farm::group::{Group, Members};
 use evener_core::farm::plan::ServerName;
+use evener_core::pool::ClockReading;
 use evener_core::pool::health::Failure;
 
 use crate::check::{self, Broken, Promise};
@@ -446,7 +447,7 @@ impl World {
         &mut self,
         node: usize,
         group: &str,
-        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         self.facts += 1;
         let (answer, orders) = self.nodes[node].message(self.now_ms, group, message);

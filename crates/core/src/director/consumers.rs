@@ -8,7 +8,8 @@ use super::groups::Groups;
 use super::names::Names;
 use super::{Director, Moment, Output};
 use crate::dns::BalancedName;
-use crate::farm::group::{self, Group, Members};
+use crate::farm::group::{Group, Members};
+use crate::pool::ClockReading;
 
 /// Time after the start at which the director is ready even if some servers have no probe result,
 /// in milliseconds.
@@ -21,7 +22,7 @@ impl Director {
         &mut self,
         now: Moment,
         group: &str,
-        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         let answer = self.groups.message(now, group, message);
         self.follow_consumers(now);

@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use super::event::Event;
 use super::moment::Moment;
 use super::operator::OperatorStates;
-use crate::farm::group::{self, Group, MemberEvent, MemberOrder, MemberSnapshot, Members, QueryResult};
+use crate::farm::group::{Group, MemberEvent, MemberOrder, MemberSnapshot, Members, QueryResult};
 use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
-use crate::pool::{Fact, OperatorState};
+use crate::pool::{ClockReading, Fact, OperatorState};
 
 #[derive(Clone, Debug)]
 pub enum MemberFact {
@@ -79,14 +79,14 @@ impl Groups {
             match self.running.get_mut(&group.name) {
                 Some(running) => {
                     running.group = Arc::clone(group);
-                    running.members.reload(now.for_groups(), group);
+                    running.members.reload(now.clocks(), group);
                 }
                 None => {
                     let record = kept.get(&group.name).map(String::as_str);
-                    let mut members = Members::new(now.for_groups(), group, self.seed, record);
+                    let mut members = Members::new(now.clocks(), group, self.seed, record);
                     for (server, state) in operator.iter().filter(|(server, _)| server.service == *group.name)
                     {
-                        members.set_operator_state(now.for_groups(), &server.server, *state);
+                        members.set_operator_state(now.clocks(), &server.server, *state);
                     }
                     let running = GroupState { group: Arc::clone(group), members, due_ms: 0 };
                     self.running.insert(group.name.clone(), running);
@@ -105,8 +105,8 @@ impl Groups {
     pub(super) fn apply_fact(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
         let Some(running) = self.running.get_mut(group) else { return };
         match fact {
-            MemberFact::Server(fact) => running.members.apply_fact(now.for_groups(), member, fact),
-            MemberFact::Queried(queried) => running.members.queried(now.for_groups(), member, queried),
+            MemberFact::Server(fact) => running.members.apply_fact(now.clocks(), member, fact),
+            MemberFact::Queried(queried) => running.members.queried(now.clocks(), member, queried),
         }
         self.settle(now, group);
     }
@@ -117,10 +117,10 @@ impl Groups {
         &mut self,
         now: Moment,
         group: &str,
-        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         let running = self.running.get_mut(group)?;
-        match message(now.for_groups(), &running.group, &mut running.members) {
+        match message(now.clocks(), &running.group, &mut running.members) {
             Ok(answer) => {
                 self.settle(now, group);
                 Some(answer)
@@ -131,7 +131,7 @@ impl Groups {
 
     pub(super) fn set_operator_state(&mut self, now: Moment, server: &ServerName, state: OperatorState) {
         if let Some(running) = self.running.get_mut(&server.service) {
-            running.members.set_operator_state(now.for_groups(), &server.server, state);
+            running.members.set_operator_state(now.clocks(), &server.server, state);
             self.settle(now, &server.service);
         }
     }
@@ -154,7 +154,7 @@ impl Groups {
 
     /// True if each group has a working member, or no members at all.
     pub(super) fn are_serving(&self, now: Moment) -> bool {
-        self.running.values().all(|running| running.members.are_serving(now.for_groups()))
+        self.running.values().all(|running| running.members.are_serving(now.clocks()))
     }
 
     /// True if every member has a probe result.
@@ -179,7 +179,7 @@ impl Groups {
     /// Collects the orders and events of a group and updates its snapshot.
     fn settle(&mut self, now: Moment, name: &str) {
         let Some(running) = self.running.get_mut(name) else { return };
-        let orders = running.members.poll(now.for_groups());
+        let orders = running.members.poll(now.clocks());
         self.orders.extend(orders.into_iter().map(|order| (name.to_string(), order)));
         for (member, event) in running.members.take_events() {
             let server = ServerName { service: name.to_string(), server: member };
@@ -191,7 +191,7 @@ impl Groups {
         running.due_ms = running.members.poll_timeout();
         let snapshot = GroupSnapshot {
             group: Arc::clone(&running.group),
-            members: running.members.snapshot(now.for_groups()),
+            members: running.members.snapshot(now.clocks()),
             at_ms: now.ms,
         };
         self.snapshots.insert(name.to_string(), Arc::new(snapshot));

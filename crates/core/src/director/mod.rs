@@ -316,7 +316,7 @@ impl Director {
         match input {
             Input::Time { active } => {
                 self.counted(active, now.ms);
-                self.time(now.ms);
+                self.time(now);
                 self.groups.time(now);
                 self.names.time(now);
             }
@@ -386,7 +386,8 @@ impl Director {
         others.into_iter().fold(round, u64::min)
     }
 
-    fn time(&mut self, now_ms: u64) {
+    fn time(&mut self, now: Moment) {
+        let now_ms = now.ms;
         self.report(now_ms);
         if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
             let DiscoveryRound { requests, notices } = self.membership.round(now_ms);
@@ -400,7 +401,7 @@ impl Director {
             }
             self.notice(notices, now_ms);
         }
-        self.run_due_checks(now_ms);
+        self.run_due_checks(now);
         self.compare_due(now_ms);
         self.check_missing(now_ms);
         if self.retry_at_ms <= now_ms {

@@ -1,6 +1,6 @@
 //! Readings of all clocks that a director uses.
 
-use crate::farm::group;
+use crate::pool::ClockReading;
 
 /// Time of an input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    pub(super) fn for_groups(self) -> group::ClockReading {
-        group::ClockReading { now_ms: self.ms, unix_ms: self.unix_ms }
+    pub(super) fn clocks(self) -> ClockReading {
+        let Moment { ms, unix_ms, second_of_day, .. } = self;
+        ClockReading { now_ms: ms, unix_ms, second_of_day }
     }
 }

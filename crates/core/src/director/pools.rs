@@ -9,7 +9,7 @@ use super::operator::OperatorStates;
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
 use crate::pool::health::{self, HealthStatus};
-use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
+use crate::pool::{ClockReading, DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
@@ -102,10 +102,10 @@ impl Pools {
         self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
     }
 
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
+    pub(super) fn poll(&mut self, now: ClockReading) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
-            pool.servers.poll(now_ms).into_iter().map(named)
+            pool.servers.poll(now).into_iter().map(named)
         });
         due.collect()
     }

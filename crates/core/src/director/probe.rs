@@ -4,7 +4,9 @@
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Adjacency, Director, Event, LoadQuery, Output, Probe, ProbePath, Target, why_not_itself};
+use super::{
+    Adjacency, Director, Event, LoadQuery, Moment, Output, Probe, ProbePath, Target, why_not_itself,
+};
 use crate::farm::Service;
 use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
@@ -15,15 +17,15 @@ use crate::pool::{Effect, Fact, HealthKind, ServerChange};
 impl Director {
     /// Starts the probes and report queries that are due, and applies changes that depend on time
     /// alone.
-    pub(super) fn run_due_checks(&mut self, now_ms: u64) {
-        for (server, due) in self.pools.poll(now_ms) {
+    pub(super) fn run_due_checks(&mut self, now: Moment) {
+        for (server, due) in self.pools.poll(now.clocks()) {
             // Each host of an every-host farm queries only its own server.
             if due.query && self.other_host(&server).is_none() {
                 self.request_load(&server);
             }
             self.follow_change(&server, due.change);
             if due.probe {
-                self.probe(server, now_ms);
+                self.probe(server, now.ms);
             }
         }
     }

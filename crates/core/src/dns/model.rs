@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use super::address_pool::NameSettings;
 use super::path_probes::PathProbing;
-use super::period::Period;
 use super::servers::ServerList;
+use crate::pool::Period;
 use crate::pool::policy::{Policy, Weighing};
 
 /// A name whose addresses depend on the state of servers.

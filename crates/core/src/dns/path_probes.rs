@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::pool::report::Report;
+use crate::pool::{ClockReading, Period};
 
 /// Number of intervals for which a probe's result is valid.
 const KEPT_INTERVALS: u64 = 3;
@@ -20,11 +21,11 @@ pub enum PathMode {
 }
 
 /// Settings of a name's path probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathProbing {
     pub mode: PathMode,
-    /// Interval between two probes of one path, in milliseconds.
-    pub interval_ms: u64,
+    /// Interval between two probes of one path.
+    pub interval: Period,
 }
 
 /// Bandwidth of a path, in bits per second.
@@ -60,7 +61,10 @@ struct ProbedPath {
     port: u16,
     probing: PathProbing,
     due_ms: u64,
-    found: Option<(MeasuredPath, u64)>,
+    /// Interval at the last probe, in milliseconds.
+    interval_ms: u64,
+    /// Last result, with its time and the time for which it is valid, in milliseconds.
+    found: Option<(MeasuredPath, u64, u64)>,
     fails: bool,
 }
 
@@ -74,28 +78,41 @@ pub struct PathProber {
 
 impl PathProber {
     /// Replaces the set of probed paths, with the ports of the servers' agents. If several names
-    /// probe a path, the shortest interval counts.
-    pub fn follow(&mut self, wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>, now_ms: u64) {
+    /// probe a path, the settings with the shortest interval of the day count.
+    pub fn follow(
+        &mut self,
+        wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>,
+        now: ClockReading,
+    ) {
+        let now_ms = now.now_ms;
         let mut before = core::mem::take(&mut self.all);
         for (address, port, probing) in wanted {
-            let shorter = |path: &ProbedPath| path.probing.interval_ms <= probing.interval_ms;
+            let shorter =
+                |path: &ProbedPath| path.probing.interval.shortest_ms() <= probing.interval.shortest_ms();
             if self.all.get(&address).is_some_and(shorter) {
                 continue;
             }
             let known = self.all.remove(&address).or_else(|| before.remove(&address));
-            let mut path =
-                known.unwrap_or(ProbedPath { port, probing, due_ms: now_ms, found: None, fails: false });
+            let mut path = known.unwrap_or_else(|| ProbedPath {
+                port,
+                probing: probing.clone(),
+                due_ms: now_ms,
+                interval_ms: 0,
+                found: None,
+                fails: false,
+            });
             if path.probing.mode != probing.mode {
                 path.found = None;
             }
-            path.due_ms = path.due_ms.min(now_ms.saturating_add(probing.interval_ms));
+            path.due_ms = path.due_ms.min(now_ms.saturating_add(probing.interval.wait_ms(now)));
             (path.port, path.probing) = (port, probing);
             self.all.insert(address, path);
         }
     }
 
     /// Returns the path to probe now; `None` if no probe is due or one is under way.
-    pub fn poll(&mut self, now_ms: u64) -> Option<PathOrder> {
+    pub fn poll(&mut self, now: ClockReading) -> Option<PathOrder> {
+        let now_ms = now.now_ms;
         if self.under_way.is_some() {
             return None;
         }
@@ -104,7 +121,8 @@ impl PathProber {
             .iter_mut()
             .filter(|(_, path)| path.due_ms <= now_ms)
             .min_by_key(|(_, path)| path.due_ms)?;
-        path.due_ms = now_ms.saturating_add(path.probing.interval_ms);
+        path.due_ms = now_ms.saturating_add(path.probing.interval.wait_ms(now));
+        path.interval_ms = path.probing.interval.ms_at(now.second_of_day);
         self.under_way = Some(*address);
         Some(PathOrder { to: SocketAddr::new(*address, path.port), mode: path.probing.mode })
     }
@@ -119,16 +137,16 @@ impl PathProber {
         self.under_way = self.under_way.filter(|under_way| *under_way != address);
         // A reload may have removed the path.
         let Some(path) = self.all.get_mut(&address) else { return PathChange::default() };
-        let before = path.found.map(|(found, _)| found);
+        let before = path.found.map(|(found, ..)| found);
         match result {
             Ok(found) => {
-                path.found = Some((found, now_ms));
+                path.found = Some((found, now_ms, path.interval_ms.saturating_mul(KEPT_INTERVALS)));
                 let turned = core::mem::take(&mut path.fails).then_some(None);
                 PathChange { is_news: before != Some(found), turned }
             }
             Err(why) => {
                 let is_old =
-                    path.found.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) >= path.kept_ms());
+                    path.found.is_some_and(|(_, at_ms, kept_ms)| now_ms.saturating_sub(at_ms) >= kept_ms);
                 if is_old {
                     path.found = None;
                 }
@@ -142,9 +160,9 @@ impl PathProber {
     /// `None` if there is no valid result.
     pub fn of(&self, address: IpAddr, now_ms: u64) -> Option<(MeasuredPath, u64)> {
         let path = self.all.get(&address)?;
-        let (found, at_ms) = path.found?;
+        let (found, at_ms, kept_ms) = path.found?;
         let age_ms = now_ms.saturating_sub(at_ms);
-        (age_ms < path.kept_ms()).then_some((found, age_ms))
+        (age_ms < kept_ms).then_some((found, age_ms))
     }
 
     /// Fills in bandwidths that a server's report lacks. Bandwidths in the report come from
@@ -167,12 +185,6 @@ impl PathProber {
     }
 }
 
-impl ProbedPath {
-    fn kept_ms(&self) -> u64 {
-        self.probing.interval_ms.saturating_mul(KEPT_INTERVALS)
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -180,7 +192,10 @@ mod tests {
 
     use super::*;
 
-    const PROBING: PathProbing = PathProbing { mode: PathMode::Udp, interval_ms: 1_000 };
+    fn probing(interval_ms: u64) -> PathProbing {
+        PathProbing { mode: PathMode::Udp, interval: Period::always(interval_ms) }
+    }
+
     const FOUND: MeasuredPath = MeasuredPath { bottleneck_bps: 4_000_000, available_bps: Some(2_000_000) };
 
     fn server(number: u8) -> IpAddr {
@@ -189,21 +204,24 @@ mod tests {
 
     fn paths(servers: u8, now_ms: u64) -> PathProber {
         let mut paths = PathProber::default();
-        paths.follow((1..=servers).map(|number| (server(number), 9_183, PROBING)), now_ms);
+        paths.follow(
+            (1..=servers).map(|number| (server(number), 9_183, probing(1_000))),
+            ClockReading::at(now_ms),
+        );
         paths
     }
 
     #[test]
     fn paths_are_probed_one_at_a_time_once_per_interval() {
         let mut paths = paths(2, 500);
-        let first = paths.poll(500).unwrap();
+        let first = paths.poll(ClockReading::at(500)).unwrap();
         assert_eq!(first, PathOrder { to: (server(1), 9_183).into(), mode: PathMode::Udp });
-        assert_eq!((paths.poll(500), paths.next_at()), (None, u64::MAX));
+        assert_eq!((paths.poll(ClockReading::at(500)), paths.next_at()), (None, u64::MAX));
         assert!(paths.probed(server(1), Ok(FOUND), 700).is_news);
-        assert_eq!(paths.poll(700).map(|order| order.to.ip()), Some(server(2)));
+        assert_eq!(paths.poll(ClockReading::at(700)).map(|order| order.to.ip()), Some(server(2)));
         assert!(paths.probed(server(2), Ok(FOUND), 900).is_news);
-        assert_eq!((paths.poll(900), paths.next_at()), (None, 1_500));
-        assert_eq!(paths.poll(1_500).map(|order| order.to.ip()), Some(server(1)));
+        assert_eq!((paths.poll(ClockReading::at(900)), paths.next_at()), (None, 1_500));
+        assert_eq!(paths.poll(ClockReading::at(1_500)).map(|order| order.to.ip()), Some(server(1)));
         assert!(!paths.probed(server(1), Ok(FOUND), 1_600).is_news, "as before");
         assert_eq!(paths.of(server(1), 1_700), Some((FOUND, 100)));
     }
@@ -211,10 +229,10 @@ mod tests {
     #[test]
     fn path_result_lasts_three_intervals_and_failure_is_reported_once() {
         let mut paths = paths(1, 0);
-        paths.poll(0);
+        paths.poll(ClockReading::at(0));
         paths.probed(server(1), Ok(FOUND), 0);
         let fail = |paths: &mut PathProber, at_ms: u64| {
-            paths.poll(at_ms);
+            paths.poll(ClockReading::at(at_ms));
             paths.probed(server(1), Err("nobody answers".to_owned()), at_ms)
         };
         let change = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
@@ -227,17 +245,43 @@ mod tests {
     }
 
     #[test]
+    fn paths_are_probed_by_time_of_day() {
+        let interval = Period::new([(0, 600_000), (8 * 3_600, 60_000)]);
+        let mut paths = PathProber::default();
+        let night = ClockReading { second_of_day: 8 * 3_600 - 700, ..ClockReading::default() };
+        paths.follow([(server(1), 9_183, PathProbing { mode: PathMode::Udp, interval })], night);
+        let mut probed = alloc::vec::Vec::new();
+        for second in 0..1_000 {
+            let second_of_day = night.second_of_day + second;
+            let now_ms = u64::from(second) * 1_000;
+            if paths.poll(ClockReading { now_ms, second_of_day, unix_ms: 0 }).is_some() {
+                probed.push(second);
+                paths.probed(server(1), Ok(FOUND), now_ms);
+            }
+            assert!(paths.of(server(1), now_ms).is_some(), "a result of the night is valid in the day");
+        }
+        assert_eq!(probed, [0, 600, 700, 760, 820, 880, 940]);
+    }
+
+    #[test]
     fn reload_keeps_known_paths_and_drops_removed_ones() {
         let mut paths = paths(2, 0);
-        paths.poll(0);
-        paths.follow([(server(2), 9_183, PROBING)], 100);
+        paths.poll(ClockReading::at(0));
+        paths.follow([(server(2), 9_183, probing(1_000))], ClockReading::at(100));
         assert_eq!(paths.probed(server(1), Ok(FOUND), 200), PathChange::default());
-        assert_eq!(paths.poll(200).map(|order| order.to.ip()), Some(server(2)), "the other has ended");
+        assert_eq!(
+            paths.poll(ClockReading::at(200)).map(|order| order.to.ip()),
+            Some(server(2)),
+            "the other has ended"
+        );
         paths.probed(server(2), Ok(FOUND), 300);
-        paths.follow([(server(2), 9_183, PROBING), (server(2), 9_183, PROBING)], 400);
+        paths.follow(
+            [(server(2), 9_183, probing(1_000)), (server(2), 9_183, probing(1_000))],
+            ClockReading::at(400),
+        );
         assert!(paths.of(server(2), 400).is_some());
-        let echoes = PathProbing { mode: PathMode::Paper, ..PROBING };
-        paths.follow([(server(2), 9_183, echoes)], 500);
+        let echoes = PathProbing { mode: PathMode::Paper, ..probing(1_000) };
+        paths.follow([(server(2), 9_183, echoes)], ClockReading::at(500));
         assert_eq!(paths.of(server(2), 500), None, "another way to measure finds something else");
         assert!(paths.next_at() <= 1_500);
     }
@@ -245,7 +289,7 @@ mod tests {
     #[test]
     fn clients_count_before_probes() {
         let mut paths = paths(1, 0);
-        paths.poll(0);
+        paths.poll(ClockReading::at(0));
         paths.probed(server(1), Ok(FOUND), 0);
         let complete = |mut report: Report| (paths.complete(&mut report, server(1), 100), report);
         let (age_ms, report) = complete(Report::default());

@@ -7,7 +7,9 @@
 
 mod change;
 mod check_history;
+mod clock;
 pub mod health;
+mod period;
 pub mod policy;
 pub mod reply;
 pub mod report;
@@ -24,6 +26,8 @@ use health::HealthState;
 
 pub use change::{Effect, ServerChange, ServerEvent};
 pub use check_history::{CHECKS_MAX, CheckHistory};
+pub use clock::ClockReading;
+pub use period::{Period, PeriodStep};
 pub use server::{DueChecks, Fact, PoolServer, PoolSettings};
 pub use servers::{Pool, PoolEntry};
 pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 
 use super::change::{Effect, ServerChange, ServerEvent};
 use super::report::{AdminState, BadReport, Report};
-use super::{FULL_WEIGHT, Reporting};
+use super::{ClockReading, FULL_WEIGHT, Reporting};
 
 /// A report expires if no valid report has followed for this many intervals and this many
 /// milliseconds.
@@ -15,6 +15,8 @@ const EXPIRES_MS: u64 = 10_000;
 #[derive(Clone, Debug)]
 pub struct Reports {
     query_at_ms: u64,
+    /// Age at which a report expires, in milliseconds, by the interval at its query.
+    expires_ms: u64,
     last: Option<(Report, u64)>,
     requested: RequestedWeight,
     seen: ReportsSnapshot,
@@ -54,13 +56,19 @@ pub struct ReportsSnapshot {
     pub error: Option<BadReport>,
 }
 
+/// Age at which a report expires, in milliseconds.
+fn expires_ms(interval_ms: u64) -> u64 {
+    interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS)
+}
+
 impl Reports {
     /// Returns an empty state. The first queries to servers are spread over an interval, so that
     /// answers do not arrive all at once. `spread` is any number that differs among servers.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
-        let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
+        let query_at_ms = now_ms.saturating_add(spread % settings.interval.shortest_ms().max(1));
         Reports {
             query_at_ms,
+            expires_ms: expires_ms(settings.interval.shortest_ms()),
             last: None,
             requested: RequestedWeight::default(),
             seen: ReportsSnapshot::default(),
@@ -72,11 +80,18 @@ impl Reports {
         self.query_at_ms
     }
 
+    /// Moves the next query to this time in milliseconds, unless it is earlier.
+    pub fn query_by(&mut self, at_ms: u64) {
+        self.query_at_ms = self.query_at_ms.min(at_ms);
+    }
+
     /// Records a query that is sent now. An expired report is discarded together with the weight
     /// that it requested.
-    pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ServerChange {
-        self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
-        let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
+    pub fn note_query(&mut self, settings: &Reporting, now: ClockReading) -> ServerChange {
+        let now_ms = now.now_ms;
+        self.query_at_ms = now_ms.saturating_add(settings.interval.wait_ms(now));
+        let next_ms = expires_ms(settings.interval.ms_at(now.second_of_day));
+        let expires_ms = core::mem::replace(&mut self.expires_ms, next_ms);
         if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
             return ServerChange::default();
         }

@@ -10,7 +10,7 @@ use super::report::{BadReport, Report};
 use super::reports::{Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
-use super::{FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
+use super::{ClockReading, FULL_WEIGHT, HealthCheck, OperatorState, Reporting, ServerState};
 
 /// Settings of the servers of a pool. Many pools may share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +88,13 @@ impl PoolServer {
         let transition = self.health.reconfigure(now_ms, &settings.check);
         let reports = |settings| Box::new(Reports::new(settings, seed, now_ms));
         let known = self.reports.take();
-        self.reports = settings.report.as_ref().map(|settings| known.unwrap_or_else(|| reports(settings)));
+        self.reports = settings.report.as_ref().map(|settings| match known {
+            Some(mut known) => {
+                known.query_by(reports(settings).query_at_ms());
+                known
+            }
+            None => reports(settings),
+        });
         self.follow(transition, now_ms)
     }
 
@@ -108,7 +114,8 @@ impl PoolServer {
     }
 
     /// Returns the checks due now, and counts them as started.
-    pub fn poll(&mut self, now_ms: u64) -> DueChecks {
+    pub fn poll(&mut self, now: ClockReading) -> DueChecks {
+        let now_ms = now.now_ms;
         let mut due = DueChecks::default();
         if self.operator.is_suspended() {
             return due;
@@ -120,7 +127,7 @@ impl PoolServer {
         if let (Some(settings), Some(reports)) = (&self.settings.report, &mut self.reports)
             && reports.query_at_ms() <= now_ms
         {
-            due.change = reports.note_query(settings, now_ms);
+            due.change = reports.note_query(settings, now);
             due.query = true;
         }
         if self.slow_start.rise(now_ms, self.settings.slow_start_ms) {
@@ -266,12 +273,13 @@ impl PoolServer {
 mod tests {
     use super::*;
     use crate::farm::example;
+    use crate::pool::Period;
     use crate::pool::report::AdminState;
     use crate::pool::{HealthKind, ReportKind};
 
     fn settings(slow_start_ms: u64) -> Arc<PoolSettings> {
         let kind = ReportKind::AgentCheck;
-        let report = Reporting { kind, port: 9, interval_ms: 4_000, timeout_ms: 100 };
+        let report = Reporting { kind, port: 9, interval: Period::always(4_000), timeout_ms: 100 };
         let check = HealthCheck { interval_ms: 1_000, ..example::check(HealthKind::Tcp) };
         Arc::new(PoolSettings::of(&check, Some(&report), slow_start_ms))
     }
@@ -304,13 +312,13 @@ mod tests {
     fn probes_and_questions_for_load_each_have_their_own_pace() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
         assert_eq!(server.next_at(), 0);
-        let due = server.poll(0);
+        let due = server.poll(ClockReading::at(0));
         assert!(due.probe && due.query && due.change == ServerChange::default());
         works(&mut server, 1);
-        assert_eq!((server.next_at(), server.poll(999)), (1_000, DueChecks::default()));
+        assert_eq!((server.next_at(), server.poll(ClockReading::at(999))), (1_000, DueChecks::default()));
         let (mut probes, mut questions) = (0, 0);
         for now_ms in 1_000..9_000 {
-            let due = server.poll(now_ms);
+            let due = server.poll(ClockReading::at(now_ms));
             probes += usize::from(due.probe);
             questions += usize::from(due.query);
             if due.probe {
@@ -318,6 +326,27 @@ mod tests {
             }
         }
         assert_eq!((probes, questions), (8, 2));
+    }
+
+    /// A report that was queried in the long interval of the night is as good as any in the day.
+    #[test]
+    fn queries_and_expiry_follow_the_time_of_day() {
+        let interval = Period::new([(0, 600_000), (8 * 3_600, 4_000)]);
+        let report = Reporting { interval, ..(*settings(0).report.clone().unwrap()).clone() };
+        let settings = Arc::new(PoolSettings { report: Some(Arc::new(report)), ..(*settings(0)).clone() });
+        let mut server = PoolServer::new(&settings, 0, 0, false);
+        let mut queries = alloc::vec::Vec::new();
+        for second in (7 * 3_600..8 * 3_600 + 60).step_by(1) {
+            let now = ClockReading { now_ms: u64::from(second) * 1_000, second_of_day: second, unix_ms: 0 };
+            let due = server.poll(now);
+            assert_eq!(due.change, ServerChange::default(), "{second}");
+            if due.query {
+                queries.push(second - 7 * 3_600);
+                reports(&mut server, wants(50), now.now_ms);
+            }
+        }
+        assert_eq!(queries[..8], [0, 600, 1_200, 1_800, 2_400, 3_000, 3_600, 3_604]);
+        assert_eq!((queries.len(), server.wanted_tenths()), (21, 5));
     }
 
     #[test]
@@ -356,13 +385,16 @@ mod tests {
     #[test]
     fn suspended_server_is_left_alone_until_its_first_probe_afterwards() {
         let mut server = PoolServer::new(&settings(10_000), 0, 0, false);
-        server.poll(0);
+        server.poll(ClockReading::at(0));
         works(&mut server, 1);
         let change = server.set_operator_state(OperatorState::Maintenance, 2);
         assert_eq!(change.events, [ServerEvent::Drained(true), ServerEvent::Suspended(true)]);
         let repeated = server.set_operator_state(OperatorState::Maintenance, 3);
         assert_eq!(repeated, ServerChange::default());
-        assert_eq!((server.next_at(), server.poll(60_000)), (u64::MAX, DueChecks::default()));
+        assert_eq!(
+            (server.next_at(), server.poll(ClockReading::at(60_000))),
+            (u64::MAX, DueChecks::default())
+        );
         for now_ms in 3..9 {
             assert_eq!(
                 fails(&mut server, now_ms),
@@ -374,7 +406,7 @@ mod tests {
         let change = server.set_operator_state(OperatorState::Ready, 70_000);
         assert_eq!(change.events, [ServerEvent::Drained(false), ServerEvent::Suspended(false)]);
         assert_eq!(server.state(1, false), ServerState::Down, "nobody knows whether it works");
-        assert!(server.poll(70_000).probe);
+        assert!(server.poll(ClockReading::at(70_000)).probe);
         assert!(matches!(works(&mut server, 70_001).events[..], [ServerEvent::Health(_)]));
         assert_eq!((server.state(1, false), server.tenths()), (ServerState::Up, 1), "it starts slowly");
     }
@@ -395,7 +427,7 @@ mod tests {
         let change = reports(&mut server, wants(40), 1_000);
         assert_eq!(change, ServerChange { effect: Effect::Weight, ..ServerChange::default() });
         assert_eq!((server.tenths(), server.wanted_tenths()), (1, 4));
-        let due = server.poll(7_000);
+        let due = server.poll(ClockReading::at(7_000));
         assert_eq!(due.change.effect, Effect::Weight);
         assert_eq!((server.tenths(), server.slow_start_percent(7_000)), (4, 60));
     }
@@ -403,7 +435,7 @@ mod tests {
     #[test]
     fn report_expires_after_three_unanswered_queries() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
-        server.poll(0);
+        server.poll(ClockReading::at(0));
         assert_eq!(server.signals(0), Signals::default());
         works(&mut server, 1);
         let report = Report { load_milli: Some(7), claim: Some(AdminState::Drain), ..wants(30) };
@@ -412,10 +444,10 @@ mod tests {
         let known = Signals { latency_us: Some(700), report, age_ms: Some(7_000), ..Signals::default() };
         assert_eq!(signals(&server, 7_001), known);
         for now_ms in [4_000, 8_000, 12_000] {
-            assert_eq!(server.poll(now_ms).change, ServerChange::default());
+            assert_eq!(server.poll(ClockReading::at(now_ms)).change, ServerChange::default());
             assert!(server.refuses() && server.wanted_tenths() == 3, "{now_ms}");
         }
-        let change = server.poll(16_000).change;
+        let change = server.poll(ClockReading::at(16_000)).change;
         assert_eq!(change, weighed(ServerEvent::Refuses(false)));
         assert_eq!((server.signals(16_000).age_ms, server.wanted_tenths()), (None, 10));
     }
@@ -423,14 +455,19 @@ mod tests {
     #[test]
     fn a_report_counts_for_ten_seconds_however_short_the_interval_is() {
         let mut often = PoolSettings::clone(&settings(0));
-        often.report =
-            often.report.map(|report| Arc::new(Reporting { interval_ms: 1_000, ..(*report).clone() }));
+        often.report = often
+            .report
+            .map(|report| Arc::new(Reporting { interval: Period::always(1_000), ..(*report).clone() }));
         let mut server = PoolServer::new(&Arc::new(often), 0, 0, false);
         reports(&mut server, wants(30), 0);
         (0..10).for_each(|second| {
-            assert_eq!(server.poll(second * 1_000).change, ServerChange::default(), "{second}")
+            assert_eq!(
+                server.poll(ClockReading::at(second * 1_000)).change,
+                ServerChange::default(),
+                "{second}"
+            )
         });
-        assert_eq!(server.poll(10_000).change.effect, Effect::Weight);
+        assert_eq!(server.poll(ClockReading::at(10_000)).change.effect, Effect::Weight);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::ClockReading;
 use super::change::ServerChange;
 use super::server::{DueChecks, Fact, PoolServer};
 
@@ -153,12 +154,13 @@ impl<K: Ord + Clone, E: PoolEntry> Pool<K, E> {
     }
 
     /// Returns the checks due now.
-    pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
+    pub fn poll(&mut self, now: ClockReading) -> Vec<(K, DueChecks)> {
+        let now_ms = now.now_ms;
         let mut due = Vec::new();
         let mut next_ms = self.next_at();
         if next_ms <= now_ms {
             for (key, entry) in self.servers.iter_mut().filter(|(_, entry)| due_ms(entry) <= now_ms) {
-                due.push((key.clone(), entry.server_mut().poll(now_ms)));
+                due.push((key.clone(), entry.server_mut().poll(now)));
             }
             self.next_ms = None;
             next_ms = self.next_at();
@@ -192,7 +194,7 @@ mod tests {
     }
 
     fn due(pool: &mut Pool<u8>, now_ms: u64) -> Vec<u8> {
-        pool.poll(now_ms).into_iter().map(|(key, _)| key).collect()
+        pool.poll(ClockReading::at(now_ms)).into_iter().map(|(key, _)| key).collect()
     }
 
     fn works(pool: &mut Pool<u8>, key: u8, now_ms: u64) -> Option<ServerChange> {

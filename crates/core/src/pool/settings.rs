@@ -3,6 +3,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::Period;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
     pub kind: HealthKind,
@@ -79,9 +81,9 @@ pub struct Reporting {
     pub kind: ReportKind,
     /// TCP port to query.
     pub port: u16,
-    /// Interval between two queries to one server, in milliseconds.
-    pub interval_ms: u64,
-    /// Timeout of a query in milliseconds, less than the interval.
+    /// Interval between two queries to one server.
+    pub interval: Period,
+    /// Timeout of a query in milliseconds, less than each interval.
     pub timeout_ms: u64,
 }
 

@@ -20,6 +20,7 @@ mod method;
 mod once;
 mod path_probes;
 mod patterns;
+mod period;
 mod placement;
 mod problems;
 mod references;

@@ -55,7 +55,7 @@ fn reporting(section: &mut Section<'_>) -> Reporting {
         let help = "write the port that your agents listen on, such as port = 9184";
         section.missing("port", "agent-check has no port of its own", help);
     }
-    let interval_ms = section.time_or(&keys::INTERVAL);
+    let interval = section.period_or(&keys::INTERVAL);
     Reporting {
         kind: match kind {
             ReportFormat::Http => {
@@ -70,7 +70,7 @@ fn reporting(section: &mut Section<'_>) -> Reporting {
             ReportFormat::ModStatus => defaults::MOD_STATUS_PORT,
             ReportFormat::Http | ReportFormat::AgentCheck => defaults::LOAD_PORT,
         }),
-        interval_ms,
-        timeout_ms: defaults::health_timeout_ms(interval_ms),
+        timeout_ms: defaults::health_timeout_ms(interval.shortest_ms()),
+        interval,
     }
 }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use evener_core::pool::Period;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::keys::{ConfigKey, Scope, ValueType, home};
 use super::problems::{Problem, ProblemSink, Span};
-use super::values;
+use super::{period, values};
 use crate::runtime::spelling::{is_like, nearest};
 
 /// Problem of a value, to be prefixed by its key, and a remedy.
@@ -141,6 +142,16 @@ impl<'d> Section<'d> {
     /// Returns the value of a time within its limits, or its default, in milliseconds.
     pub(super) fn time_or(&self, key: &ConfigKey) -> u64 {
         self.time(key).map_or(key.default(), Spanned::into_inner)
+    }
+
+    /// Returns the value of a period, each of whose times is within the key's limits.
+    pub(super) fn period(&self, key: &ConfigKey) -> Option<Spanned<Period>> {
+        self.get(key, |value| period::period(value, key.limits()))
+    }
+
+    /// Returns the value of a period, or its default.
+    pub(super) fn period_or(&self, key: &ConfigKey) -> Period {
+        self.period(key).map_or_else(|| Period::always(key.default()), Spanned::into_inner)
     }
 
     /// Returns the value of a word, or its default: the first choice if the key has none.

@@ -104,9 +104,10 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use evener_core::pool::Period;
 
     fn settings(to: SocketAddr, kind: ReportKind) -> Reporting {
-        Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 }
+        Reporting { kind, port: to.port(), interval: Period::always(2_000), timeout_ms: 400 }
     }
 
     /// Returns the report of a server that sends `reply` and leaves the connection open.

@@ -5,10 +5,11 @@
 use std::net::IpAddr;
 
 use evener_core::farm::group::{
-    ClockReading, Group, Joiner, MemberRefusal, MemberSnapshot, Members, MessageOrigin, TokenThrottle,
+    Group, Joiner, MemberRefusal, MemberSnapshot, Members, MessageOrigin, TokenThrottle,
 };
 use evener_core::net::http::{Response, Url};
 use evener_core::node::group::{GroupMessage, MessageError, Verb};
+use evener_core::pool::ClockReading;
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 

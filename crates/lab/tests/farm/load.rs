@@ -3,6 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use evener_lab::clients::http_connection::HttpConnection;
@@ -16,6 +18,7 @@ use crate::{file, kept, shares, split};
 on_one_engine! {
     who_is_busy_gets_fewer_connections,
     who_speaks_agent_check_gets_what_it_asks_for,
+    reports_are_collected_by_the_time_of_day,
     latency_of_probes_is_enough,
     agents_say_what_servers_feel,
 }
@@ -140,6 +143,41 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
 }
 
 /// The latency of probes determines the shares, without any report from servers.
+/// Returns an interval that is `now` at this time of day, and `later` from in half an hour on.
+fn by_time_of_day(now: &str, later: &str) -> Result<String> {
+    let at = |when: &str| -> Result<String> {
+        let output = Command::new("date").args(["-d", when, "+%H:%M"]).output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let mut steps = [(at("now")?, now), (at("30 minutes")?, later)];
+    steps.sort();
+    Ok(format!("[[{:?}, {:?}], [{:?}, {:?}]]", steps[0].0, steps[0].1, steps[1].0, steps[1].1))
+}
+
+fn reports_are_collected_by_the_time_of_day(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let report_server = ReportServer::start(farm.server(0), PORT, "up 50%\n")?;
+    let file = |interval: &str| {
+        let keys = format!("report = {{ kind = \"agent-check\", port = {PORT}, interval = {interval} }}\n");
+        file::listed(engine, &farm, &keys)
+    };
+    let evener = Evener::start(farm.director(), &file(&by_time_of_day("1h", "200ms")?))?;
+    evener.wait_for_servers(2, LONG)?;
+    wait::until("web1 is asked once", || Ok(evener.server("web1")?.effective_weight == 0.5))?;
+    report_server.set_report("up 100%\n")?;
+    // At the other step's interval, the server would be asked ten times.
+    std::thread::sleep(Duration::from_secs(2));
+    let kept = evener.server("web1")?;
+    assert_eq!(
+        (kept.effective_weight, kept.cause.map(|cause| cause.starts_with("reported 50 %"))),
+        (0.5, Some(true))
+    );
+    evener.reload(&file(&by_time_of_day("200ms", "1h")?))?;
+    wait::until("web1 has all of its weight", || Ok(evener.server("web1")?.effective_weight == 1.0))?;
+    report_server.set_report("up 30%\n")?;
+    wait::until("web1 is asked again", || Ok(evener.server("web1")?.effective_weight == 0.3))
+}
+
 fn latency_of_probes_is_enough(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
     let health = "health = { interval = \"200ms\" }\n";

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList, Zone, rtype,
+    AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, ServerList, Zone, rtype,
 };
 use evener_core::farm::group::{Claims, Group, GroupMember, Joining, LoadReading};
 use evener_core::farm::{Farm, RouteList};
 use evener_core::net::http::{RedirectStatus, Url};
+use evener_core::pool::Period;
 use evener_core::pool::policy::{self, Policy};
 use evener_core::pool::{self, HealthCheck, ReportKind, Reporting};
 
@@ -76,7 +77,12 @@ pub(crate) fn has_service(bits: u8, service: &str) -> bool {
 
 /// Settings of load queries.
 fn reporting() -> Reporting {
-    Reporting { kind: ReportKind::Http("/load".into()), port: 9, interval_ms: ASK_MS, timeout_ms: 400 }
+    Reporting {
+        kind: ReportKind::Http("/load".into()),
+        port: 9,
+        interval: Period::always(ASK_MS),
+        timeout_ms: 400,
+    }
 }
 
 pub(crate) fn url(server: usize) -> Option<Url> {

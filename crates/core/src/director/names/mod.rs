@@ -149,7 +149,7 @@ impl Names {
         self.orders.push_back(NameOrder::Reloaded);
         self.dirty.clear();
         self.due.clear();
-        self.paths.follow(farm.names.iter().flat_map(|name| wanted_paths(farm, name)), now.ms);
+        self.paths.follow(farm.names.iter().flat_map(|name| wanted_paths(farm, name)), now.clocks());
         (0..self.running.len()).for_each(|number| self.settle(number, now));
     }
 
@@ -276,7 +276,7 @@ impl Names {
 
     /// Does the due work of all names.
     pub(super) fn time(&mut self, now: Moment) {
-        self.orders.extend(self.paths.poll(now.ms).map(NameOrder::ProbePath));
+        self.orders.extend(self.paths.poll(now.clocks()).map(NameOrder::ProbePath));
         while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now.ms) {
             self.settle(number, now);
         }
@@ -302,7 +302,7 @@ impl Names {
             self.orders.push_back(NameOrder::ReadRanks(Arc::clone(&name), number));
         }
         let due = match &mut running.servers {
-            AddressSource::Own(servers) => servers.0.poll(now.ms),
+            AddressSource::Own(servers) => servers.0.poll(now.clocks()),
             AddressSource::Services { .. } => Vec::new(),
         };
         if is_due {
@@ -452,24 +452,24 @@ fn goes_by_latency(name: &BalancedName) -> bool {
 /// Returns the paths that must be probed for a name: to the name's own servers and to the servers
 /// of its services. Each path has the port of the server's agent.
 fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbing)> {
-    let Some(probing) = name.probe else { return Vec::new() };
+    let Some(probing) = &name.probe else { return Vec::new() };
     let mut wanted = Vec::new();
     match &name.from {
         AddressesFrom::Servers(list) => {
             let port = agent_port(list.settings.report.as_deref());
-            wanted.extend(list.servers.iter().map(|server| (server.address.ip(), port, probing)));
+            wanted.extend(list.servers.iter().map(|server| (server.address.ip(), port, probing.clone())));
         }
         AddressesFrom::Services { names, .. } => {
             let is_named = |service: &str| names.iter().any(|name| name == service);
             for service in farm.services.iter().filter(|service| is_named(&service.name)) {
                 let Service { servers, report, .. } = service;
                 let port = agent_port(report.as_ref());
-                wanted.extend(servers.iter().map(|server| (server.address, port, probing)));
+                wanted.extend(servers.iter().map(|server| (server.address, port, probing.clone())));
             }
             let members =
                 farm.groups.iter().filter(|group| is_named(&group.name)).flat_map(|one| &one.members);
             let members = members.filter_map(|member| member.url.address());
-            wanted.extend(members.map(|address| (address, LOAD_PORT, probing)));
+            wanted.extend(members.map(|address| (address, LOAD_PORT, probing.clone())));
         }
     }
     wanted

@@ -137,6 +137,7 @@ mod tests {
     use crate::farm::example;
     use crate::pool::health::{self, Failure, Transition};
     use crate::pool::report::Report;
+    use crate::pool::{ClockReading, Period};
     use crate::pool::{Effect, HealthKind, OperatorState, PoolSettings, ReportKind, Reporting, ServerEvent};
     use alloc::vec;
 
@@ -171,7 +172,7 @@ mod tests {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&list, 7, 0);
         assert_eq!((servers.0.next_at(), servers.unknown()), (0, 2));
-        assert!(servers.0.poll(0).iter().all(|(_, due)| due.probe && !due.query));
+        assert!(servers.0.poll(ClockReading::at(0)).iter().all(|(_, due)| due.probe && !due.query));
         assert_eq!(servers.0.next_at(), u64::MAX, "nothing is due while probes are under way");
         let up = servers.apply_fact(0, Fact::Probed(Ok(5)), 3).unwrap();
         assert_eq!((up.effect, up.events.len()), (Effect::Weight, 1));
@@ -198,7 +199,7 @@ mod tests {
     fn reload_keeps_state_of_remaining_addresses() {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&before, 7, 0);
-        servers.0.poll(0);
+        servers.0.poll(ClockReading::at(0));
         servers.apply_fact(1, Fact::Probed(Ok(5)), 3);
         let after = list(&["192.0.2.2:80", "192.0.2.3:80"], HealthKind::Tcp);
         let servers = servers.follow(&before, &after, 7, 10);
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn reports_drain_a_server_as_long_as_another_takes_clients() {
         let kind = ReportKind::AgentCheck;
-        let report = Reporting { kind, port: 9, interval_ms: 1_000, timeout_ms: 100 };
+        let report = Reporting { kind, port: 9, interval: Period::always(1_000), timeout_ms: 100 };
         let mut list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
         Arc::make_mut(&mut list.settings).report = Some(Arc::new(report));
         let mut servers = OwnServers::new(&list, 7, 0);
@@ -239,7 +240,7 @@ mod tests {
         set_state(&mut servers, 1, OperatorState::Drain);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
         assert_eq!(
-            servers.0.poll(1_000).iter().filter(|(_, due)| due.query).count(),
+            servers.0.poll(ClockReading::at(1_000)).iter().filter(|(_, due)| due.query).count(),
             2,
             "both are asked again"
         );
@@ -252,20 +253,24 @@ mod tests {
         let servers = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp).servers;
         let after = ServerList { servers, settings: Arc::clone(&before.settings) };
         let mut servers = OwnServers::new(&before, 7, 0);
-        servers.0.poll(0);
+        servers.0.poll(ClockReading::at(0));
         servers.apply_fact(0, Fact::Probed(Ok(5)), 1);
         let mut servers = servers.follow(&before, &after, 7, 1);
-        servers.0.poll(1);
+        servers.0.poll(ClockReading::at(1));
         servers.apply_fact(1, Fact::Probed(Ok(5)), 1);
         let tenths = |servers: &OwnServers| -> Vec<u16> {
             servers.candidates(&after, 0).iter().map(|one| one.known.tenths).collect()
         };
         assert_eq!((tenths(&servers), servers.0.next_at()), (vec![10, 1], 201));
         assert!(
-            servers.0.poll(501).iter().any(|(place, due)| *place == 1 && due.change.effect == Effect::Weight)
+            servers
+                .0
+                .poll(ClockReading::at(501))
+                .iter()
+                .any(|(place, due)| *place == 1 && due.change.effect == Effect::Weight)
         );
         assert_eq!(tenths(&servers), [10, 5]);
-        servers.0.poll(1_001);
+        servers.0.poll(ClockReading::at(1_001));
         assert_eq!(tenths(&servers), [10, 10]);
         assert_ne!(servers.0.next_at(), 1_101, "it has its whole share");
     }

@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::dns::{
-    AddressPool, AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList,
+    AddressPool, AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, ServerList,
 };
 use crate::farm::group::{
     Group, GroupMember, Joiner, MEMBERS_MAX, MemberOrder, MemberRefusal, MessageOrigin, example as groups,
 };
 use crate::net::http::Url;
+use crate::pool::Period;
 use crate::pool::{self, ServerState, policy};
 
 pub(super) fn balanced(text: &str, from: AddressesFrom) -> Arc<BalancedName> {

@@ -2,6 +2,7 @@
 //! it adopts the other hosts after a restart.
 
 use super::*;
+use crate::director::hosts::generation;
 use crate::farm::network::{Interface, KernelRoute, Network};
 use crate::farm::{PeerOptions, Placement};
 use crate::node::peers::wire::{Body, Datagram};
@@ -170,6 +171,17 @@ fn generation_reported(
     reported
 }
 
+/// Every host reports its own weight and limit, so its file may have others.
+#[test]
+fn generation_is_the_same_for_other_weights_and_limits() {
+    let (farm, mut other) = (every_host(), every_host());
+    other.services[0].servers[1].weight = 9;
+    other.services[0].servers[2].max_connections = 5;
+    assert_eq!(generation(&farm), generation(&other));
+    other.services[0].servers[1].backup = true;
+    assert_ne!(generation(&farm), generation(&other));
+}
+
 /// A host must report the generation that it runs. With that of the refused file, hosts with the
 /// old file would reject its reports, and this host would accept reports of hosts with the refused
 /// file.
@@ -180,7 +192,7 @@ fn host_with_refused_reload_reports_old_generation() {
     let before = generation_reported(&mut director, at(1_000), &mut fills, None);
     assert!(before.is_some());
     let mut farm = director.farm().clone();
-    farm.services[0].servers[1].weight = 2;
+    farm.services[0].servers[1].backup = true;
     let network = Box::new(director.network().clone());
     let director_links = director.links().clone();
     let reload = |farm: &Farm| Input::Reload {

@@ -3,8 +3,9 @@
 
 use super::consumers::{balanced, group, of_its_own, of_web, up, with};
 use super::*;
-use crate::dns::{AddressesFrom, BalancedName, Period};
+use crate::dns::{AddressesFrom, BalancedName};
 use crate::farm::group::MemberOrder;
+use crate::pool::Period;
 use crate::pool::{self, ServerState, policy};
 
 #[test]
@@ -50,7 +51,7 @@ fn site() -> Farm {
     farm.services[0].servers[0].weight = 3;
     let kind = pool::ReportKind::AgentCheck;
     farm.services[0].report =
-        Some(pool::Reporting { kind, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+        Some(pool::Reporting { kind, port: 9_184, interval: Period::always(2_000), timeout_ms: 500 });
     farm
 }
 
@@ -166,7 +167,7 @@ fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
     use crate::dns::{MeasuredPath, PathMode, PathProbing};
     let probed = |mut name: Arc<BalancedName>| {
         let settings = Arc::make_mut(&mut name);
-        settings.probe = Some(PathProbing { mode: PathMode::Udp, interval_ms: 1_000 });
+        settings.probe = Some(PathProbing { mode: PathMode::Udp, interval: Period::always(1_000) });
         settings.policy = policy::by_name("expected-delay").unwrap();
         name
     };
@@ -175,7 +176,7 @@ fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
     let mut farm = with(names, vec![]);
     let kind = pool::ReportKind::Http("/load".into());
     farm.services[0].report =
-        Some(pool::Reporting { kind, port: 9_200, interval_ms: 2_000, timeout_ms: 500 });
+        Some(pool::Reporting { kind, port: 9_200, interval: Period::always(2_000), timeout_ms: 500 });
     let mut world = World::begin(farm);
     world.own(0, 0, true);
     let mut asked = BTreeMap::new();
@@ -340,7 +341,7 @@ fn a_report_that_only_grows_older_is_no_reason_to_answer_otherwise() {
     let mut farm = with(vec![of_web("www.example.com")], vec![]);
     let kind = pool::ReportKind::AgentCheck;
     farm.services[0].report =
-        Some(pool::Reporting { kind, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+        Some(pool::Reporting { kind, port: 9_184, interval: Period::always(2_000), timeout_ms: 500 });
     Arc::make_mut(&mut farm.names[0]).policy = policy::by_name("utilisation").unwrap();
     let mut world = World::begin(farm);
     let uses = |permille| pool::report::Report { utilisation_permille: Some(permille), ..Default::default() };
@@ -367,7 +368,7 @@ fn a_name_that_ranks_as_the_paper_does_gives_the_best_server_first() {
     let mut farm = with(vec![of_web("www.example.com")], vec![]);
     let kind = pool::ReportKind::Http("/load".into());
     farm.services[0].report =
-        Some(pool::Reporting { kind, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+        Some(pool::Reporting { kind, port: 9_184, interval: Period::always(2_000), timeout_ms: 500 });
     let settings = Arc::make_mut(&mut farm.names[0]);
     settings.policy = &policy::rank::PAPER;
     Arc::make_mut(&mut settings.settings).draw = policy::rank::PAPER.names.unwrap().draw;

@@ -1,6 +1,7 @@
 //! Servers' reports of their load, and their effects.
 
 use super::*;
+use crate::pool::Period;
 use crate::pool::ServerState;
 use crate::pool::report::{AdminState, BadReport, Report};
 use crate::pool::{ReportKind, Reporting};
@@ -8,8 +9,12 @@ use crate::pool::{ReportKind, Reporting};
 fn farm_with_reports(policy: &'static str) -> Farm {
     let mut farm = farm(&[("a", 11), ("b", 12)]);
     farm.services[0].policy = policy;
-    farm.services[0].report =
-        Some(Reporting { kind: ReportKind::AgentCheck, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+    farm.services[0].report = Some(Reporting {
+        kind: ReportKind::AgentCheck,
+        port: 9_184,
+        interval: Period::always(2_000),
+        timeout_ms: 500,
+    });
     farm
 }
 

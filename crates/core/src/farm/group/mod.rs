@@ -20,9 +20,9 @@ pub use joiner::{
     Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_host, member_path, member_url, member_weight,
 };
 pub use members::{
-    ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
-    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing,
-    drained_in_record, thousandths, without_drains,
+    GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberOrder,
+    MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing, drained_in_record,
+    thousandths, without_drains,
 };
 pub use membership::{DirectorAnswer, GroupMembership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, Joining, LoadReading};

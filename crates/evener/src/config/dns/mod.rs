@@ -3,7 +3,6 @@
 mod checks;
 mod files;
 mod name;
-mod period;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,7 +50,10 @@ pub struct DnsConfig {
 impl DnsConfig {
     /// True if paths are measured by packets of agents.
     pub fn probes_paths(&self) -> bool {
-        self.names.iter().filter_map(|name| name.name.probe).any(|probing| probing.mode == PathMode::Udp)
+        self.names
+            .iter()
+            .filter_map(|name| name.name.probe.as_ref())
+            .any(|probing| probing.mode == PathMode::Udp)
     }
 
     /// Returns the number of servers that are listed for names alone.

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesFrom, BalancedName, EmptyPool, NameSettings, OwnServer, PathMode, PathProbing, Period,
-    Selection, ServerList,
+    AddressesFrom, BalancedName, EmptyPool, NameSettings, OwnServer, PathMode, PathProbing, Selection,
+    ServerList,
 };
 use evener_core::net::Protocol;
+use evener_core::pool::Period;
 use evener_core::pool::policy::{Consumer, FAILOVER, Policy, rank};
 use evener_core::pool::{self, HealthCheck, Reporting};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::domain;
-use super::period::period;
 use crate::config::keys::KeyConsumer;
 use crate::config::keys::tables::{name as keys, name_server};
 use crate::config::once::FirstSeen;
@@ -188,7 +188,7 @@ pub(super) fn read(
 /// paper's formula answers with the best server alone, and uses reported load unchanged.
 fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'static Policy, Period, u64) {
     let is_paper = section.word(&keys::RANK, &RANKS);
-    let period = section.or(&keys::PERIOD, period, Period::always(0));
+    let period = section.period_or(&keys::PERIOD);
     if let Some(span) =
         section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::Failover))
     {
@@ -214,7 +214,7 @@ fn ranking(section: &Section<'_>, policy: &'static Policy, is_read: bool) -> (&'
 
 /// Reads how paths are probed. Path probes are off by default.
 fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
-    let interval = section.time(&keys::PROBE);
+    let interval = section.period(&keys::PROBE);
     let mode = section.get(&keys::PROBE_MODE, values::choice(&PATH_MODES, &[]));
     if let (None, Some(mode)) = (&interval, &mode) {
         let message = "`probe_mode` needs path probes, and no path is probed";
@@ -226,7 +226,7 @@ fn path_probing(section: &Section<'_>, policy: &Policy) -> Option<PathProbing> {
         section.problem(Problem::new(interval.span(), message, help));
     }
     let mode = mode.map(Spanned::into_inner).unwrap_or_default();
-    interval.map(|interval| PathProbing { mode, interval_ms: interval.into_inner() })
+    interval.map(|interval| PathProbing { mode, interval: interval.into_inner() })
 }
 
 fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {

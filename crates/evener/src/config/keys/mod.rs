@@ -71,6 +71,8 @@ pub(super) enum ValueType {
     Share,
     /// A time with its unit: limits and optional default in milliseconds.
     Time(u64, u64, Option<u64>),
+    /// A time as above, or a list of times of day with a time each.
+    Period(u64, u64, Option<u64>),
     /// A word of the list, with an optional default.
     Word(fn() -> Vec<&'static str>, Option<&'static str>),
     Text,
@@ -116,6 +118,10 @@ impl ConfigKey {
         ConfigKey::new(name, ValueType::Time(*range_ms.start(), *range_ms.end(), None))
     }
 
+    const fn period(name: &'static str, range_ms: RangeInclusive<u64>) -> ConfigKey {
+        ConfigKey::new(name, ValueType::Period(*range_ms.start(), *range_ms.end(), None))
+    }
+
     const fn words(name: &'static str, words: fn() -> Vec<&'static str>) -> ConfigKey {
         ConfigKey::new(name, ValueType::Word(words, None))
     }
@@ -125,6 +131,7 @@ impl ConfigKey {
         let value = match self.value {
             ValueType::Number(least, most, _) => ValueType::Number(least, most, Some(default)),
             ValueType::Time(least, most, _) => ValueType::Time(least, most, Some(default)),
+            ValueType::Period(least, most, _) => ValueType::Period(least, most, Some(default)),
             other => other,
         };
         ConfigKey { value, ..self }
@@ -192,6 +199,7 @@ impl ConfigKey {
         match self.value {
             ValueType::Number(least, most, _)
             | ValueType::Time(least, most, _)
+            | ValueType::Period(least, most, _)
             | ValueType::Factor(least, most, _) => least..=most,
             _ => 0..=u64::MAX,
         }
@@ -202,6 +210,7 @@ impl ConfigKey {
         match self.value {
             ValueType::Number(_, _, Some(default))
             | ValueType::Time(_, _, Some(default))
+            | ValueType::Period(_, _, Some(default))
             | ValueType::Factor(_, _, default) => default,
             _ => 0,
         }

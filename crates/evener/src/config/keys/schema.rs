@@ -62,6 +62,10 @@ fn scalar(value: ValueType) -> Json {
         ValueType::Time(..) => {
             json!({ "type": "string", "pattern": format!("^ *[0-9]+ *[A-Za-z]|{VARIABLE}") })
         }
+        ValueType::Period(..) => {
+            let time = scalar(ValueType::Time(0, 0, None));
+            json!({ "anyOf": [time, { "type": "array", "items": { "type": "array", "minItems": 2, "maxItems": 2 } }] })
+        }
         ValueType::Word(words, _) => {
             json!({ "anyOf": [{ "enum": words() }, { "type": "string", "pattern": VARIABLE }] })
         }
@@ -74,7 +78,9 @@ fn scalar(value: ValueType) -> Json {
         ValueType::Flag(default) | ValueType::FlagOr(default, _) => Some(json!(default)),
         ValueType::Number(_, _, default) => default.map(|default| json!(default)),
         ValueType::Factor(_, _, default) => Some(json!(default as f64 / 100.0)),
-        ValueType::Time(_, _, default) => default.map(|default| json!(written(default))),
+        ValueType::Time(_, _, default) | ValueType::Period(_, _, default) => {
+            default.map(|default| json!(written(default)))
+        }
         ValueType::Word(_, default) => default.map(|default| json!(default)),
         _ => None,
     };

@@ -268,7 +268,7 @@ table!(report {
     KIND = ConfigKey::words("kind", || names(&config::report::KINDS)).or_word("http");
     PATH = ConfigKey::text("path").kinds(&["http", "mod_status"], "reports by HTTP", "\"http\"");
     PORT = ConfigKey::number("port", PORTS).or(LOAD_PORT as u64);
-    INTERVAL = ConfigKey::time("interval", INTERVAL_MS).or(2_000);
+    INTERVAL = ConfigKey::period("interval", INTERVAL_MS).or(2_000);
 });
 
 table!(timeouts {
@@ -323,8 +323,8 @@ table!(name {
     POLICY = super::POLICY;
     RANK = ConfigKey::words("rank", || names(&config::dns::RANKS)).or_word("corrected");
     REPORT_GAIN = super::REPORT_GAIN;
-    PERIOD = ConfigKey::new("period", ValueType::List);
-    PROBE = ConfigKey::time("probe", 1_000..=86_400_000);
+    PERIOD = ConfigKey::period("period", 0..=86_400_000);
+    PROBE = ConfigKey::period("probe", 1_000..=86_400_000);
     PROBE_MODE = ConfigKey::words("probe_mode", || names(&config::dns::PATH_MODES)).or_word("udp");
     RANK_FROM = ConfigKey::text("rank_from");
     RANK_FILE = ConfigKey::text("rank_file");

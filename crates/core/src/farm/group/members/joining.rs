@@ -5,11 +5,12 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::{ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX};
+use super::{JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX};
 use crate::farm::group::claims::Claims;
 use crate::farm::group::joiner::Joiner;
 use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
+use crate::pool::ClockReading;
 
 impl Members {
     /// Adds all these members or none. Members that had joined before are updated.

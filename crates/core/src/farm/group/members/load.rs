@@ -5,9 +5,9 @@
 
 use alloc::vec::Vec;
 
-use super::ClockReading;
 use super::learned::Learned;
 use crate::farm::group::dispatch::PER_DISPATCH;
+use crate::pool::ClockReading;
 
 /// Last report of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn at(now_ms: u64) -> ClockReading {
-        ClockReading { now_ms, unix_ms: now_ms }
+        ClockReading { now_ms, unix_ms: now_ms, ..ClockReading::default() }
     }
 
     #[test]

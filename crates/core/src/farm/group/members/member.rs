@@ -6,11 +6,12 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::Joiner;
 use super::load::MemberLoad;
-use super::{ClockReading, Joiner};
 use crate::farm::group::model::{Group, GroupMember};
 use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
+use crate::pool::ClockReading;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::serving::{DISBELIEVED, STANDS_BY};

@@ -36,7 +36,9 @@ use super::reach::Reach;
 use crate::net::http::{RedirectStatus, Url};
 use crate::path::seed::Seed;
 use crate::pool::health::Failure;
-use crate::pool::{HealthCheck, OperatorState, Pool, PoolServer, Reporting, ServerEvent, ServerState};
+use crate::pool::{
+    ClockReading, HealthCheck, OperatorState, Pool, PoolServer, Reporting, ServerEvent, ServerState,
+};
 use member::{MemberSettings, TrackedMember};
 
 /// Maximum number of joined members of one group. Listed members don't count.
@@ -51,15 +53,6 @@ const AHEAD_MAX_MS: u64 = 300_000;
 const GATHER_MS: u64 = 50;
 /// Interval at which loads are estimated anew, in milliseconds.
 const RENEW_MS: u64 = 500;
-
-/// A time, as read from two clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockReading {
-    /// Monotonic clock, in milliseconds.
-    pub now_ms: u64,
-    /// Wall clock, in milliseconds since 1970.
-    pub unix_ms: u64,
-}
 
 /// A member's report of its load.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,8 @@
 
 use alloc::string::ToString;
 
-use super::{ClockReading, Members};
+use super::Members;
+use crate::pool::ClockReading;
 use crate::pool::OperatorState;
 
 impl Members {

@@ -4,8 +4,8 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
-use crate::pool::{DueChecks, Effect, Fact, ServerChange, ServerEvent};
+use super::{MemberChange, MemberEvent, MemberOrder, Members};
+use crate::pool::{ClockReading, DueChecks, Effect, Fact, ServerChange, ServerEvent};
 
 /// Result of sending a LOAD-QUERY. The load itself arrives in a separate message of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Members {
 
     /// Orders the probes and report queries that are due.
     pub(super) fn order_due_checks(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
-        for (id, DueChecks { probe, query, change }) in self.members.poll(now.now_ms) {
+        for (id, DueChecks { probe, query, change }) in self.members.poll(now) {
             let Some(member) = self.members.get(&id) else { continue };
             let to = || (member.joiner.url.clone(), member.reach(&self.group));
             if probe {
@@ -90,10 +90,10 @@ mod tests {
     use crate::pool::ServerState;
     use crate::pool::policy::by_name;
     use crate::pool::report::Report;
-    use crate::pool::{ReportKind, Reporting};
+    use crate::pool::{Period, ReportKind, Reporting};
 
     fn at(now_ms: u64) -> ClockReading {
-        ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+        ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms, ..ClockReading::default() }
     }
 
     fn listed(name: &str) -> GroupMember {
@@ -154,7 +154,12 @@ mod tests {
 
     fn asking(policy: &str) -> Members {
         let policy = by_name(policy).unwrap();
-        let report = Reporting { kind: ReportKind::AgentCheck, port: 9, interval_ms: 1_000, timeout_ms: 100 };
+        let report = Reporting {
+            kind: ReportKind::AgentCheck,
+            port: 9,
+            interval: Period::always(1_000),
+            timeout_ms: 100,
+        };
         let members = vec![listed("192.0.2.31"), listed("192.0.2.32")];
         let group = Group { policy, members, report: Some(report), ..example::group() };
         Members::new(at(0), &group, Seed(1, 2), None)

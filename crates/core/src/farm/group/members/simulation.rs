@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::farm::group::{DispatchRequest, LoadReading, MemberCandidate, MessageOrigin, example};
+use crate::pool::ClockReading;
 use crate::pool::Fact;
 
 /// Pseudo-random numbers, the same in each run (SplitMix64).
@@ -192,7 +193,7 @@ impl Play {
 
 fn at(seconds: f64) -> ClockReading {
     let now_ms = (seconds * 1_000.0) as u64;
-    ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+    ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms, ..ClockReading::default() }
 }
 
 #[test]

@@ -8,12 +8,16 @@ use crate::farm::group::{Claims, DispatchRequest, GroupMember, MessageOrigin, ex
 use crate::path::content::PathPattern;
 use crate::pool::HealthKind;
 use crate::pool::policy::{Consumer, Policy, by_name};
-use crate::pool::{Fact, ServerState};
+use crate::pool::{ClockReading, Fact, ServerState};
 
 const SECOND: u64 = 1_000;
 
 fn at(seconds: u64) -> ClockReading {
-    ClockReading { now_ms: seconds * SECOND, unix_ms: 1_800_000_000_000 + seconds * SECOND }
+    ClockReading {
+        now_ms: seconds * SECOND,
+        unix_ms: 1_800_000_000_000 + seconds * SECOND,
+        ..ClockReading::default()
+    }
 }
 
 fn url(text: &str) -> Url {

@@ -1,14 +1,17 @@
-//! Period of a name's ranks: constant, or by time of day.
+//! Periods: constant, or by time of day.
 
-use evener_core::dns::Period;
+use std::ops::RangeInclusive;
+
+use evener_core::pool::Period;
 use toml::de::DeValue;
 
-use crate::config::section::Complaint;
-use crate::config::values;
+use super::section::Complaint;
+use super::values;
 
-/// Parses a time, or a list of times of day with a time each.
-pub(super) fn period(value: &DeValue<'_>) -> Result<Period, Complaint> {
-    let time = values::duration_ms(0..=86_400_000);
+/// Parses a time, or a list of times of day with a time each. `range` limits each time, in
+/// milliseconds.
+pub(super) fn period(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result<Period, Complaint> {
+    let time = values::duration_ms(range);
     let DeValue::Array(entries) = value else { return time(value).map(Period::always) };
     let help = "write for example [[\"00:00\", \"20s\"], [\"08:00\", \"5s\"]]";
     let mut steps = Vec::new();
