@@ -75,6 +75,29 @@ static __always_inline void turn_round(struct early_key *ends)
 	ends->client_port = port;
 }
 
+/* Counts a connection's first data. False if it isn't a request. */
+static __always_inline bool read_first(struct __sk_buff *skb, const struct data *data, struct pending *found)
+{
+	bool is_request = read_request(skb, data, found);
+
+	count(is_request && found->answer == PENDING_WAITING ? COUNT_REQUESTS : COUNT_UNREAD, 1);
+	return is_request;
+}
+
+/* Handles further data of a connection. */
+static __always_inline void read_further(struct __sk_buff *skb, const struct data *data, struct pending *known)
+{
+	if (is_open(known, data)) {
+		__u8 behind = known->behind;
+
+		note_behind(known, data->sequence + data->len);
+		if (known->behind != behind)
+			count(COUNT_REQUESTS, 1);
+	} else if (read_request(skb, data, known) && known->answer == PENDING_WAITING) {
+		count(COUNT_REQUESTS, 1);
+	}
+}
+
 SEC("cgroup_skb/ingress")
 int request_comes(struct __sk_buff *skb)
 {
@@ -90,7 +113,7 @@ int request_comes(struct __sk_buff *skb)
 		return PASS;
 	/* The kernel creates the connection's socket from this segment. */
 	if (sk->state == LISTEN) {
-		if (read_request(skb, &data, &found))
+		if (read_first(skb, &data, &found))
 			bpf_map_update_elem(&early, &ends, &found, BPF_ANY);
 		return PASS;
 	}
@@ -99,14 +122,11 @@ int request_comes(struct __sk_buff *skb)
 		return PASS;
 	known = bpf_sk_storage_get(&pending, sk, 0, 0);
 	if (known) {
-		if (is_open(known, &data))
-			note_behind(known, data.sequence + data.len);
-		else
-			read_request(skb, &data, known);
+		read_further(skb, &data, known);
 		return PASS;
 	}
 	found.sent_to = data.acknowledgment;
-	if (read_request(skb, &data, &found) && !bpf_sk_storage_get(&pending, sk, &found, BPF_SK_STORAGE_GET_F_CREATE))
+	if (read_first(skb, &data, &found) && !bpf_sk_storage_get(&pending, sk, &found, BPF_SK_STORAGE_GET_F_CREATE))
 		count(COUNT_UNFOLLOWED, 1);
 	return PASS;
 }

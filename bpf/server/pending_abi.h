@@ -29,6 +29,10 @@ enum pending_count {
 	COUNT_SENT = 0,
 	/* requests and response heads that aren't tracked for lack of memory */
 	COUNT_UNFOLLOWED = 1,
+	/* HTTP/1 requests, of pipelined ones at most two */
+	COUNT_REQUESTS = 2,
+	/* connections whose first data isn't an HTTP/1 request: TLS, HTTP/2 and others */
+	COUNT_UNREAD = 3,
 	PENDING_COUNTS,
 };
 

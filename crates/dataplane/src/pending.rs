@@ -18,8 +18,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::load::{LoadError, Refusal, load};
 use crate::numbers::pending::{
-    BEHIND_NOTHING, BEHIND_REQUEST, BEHIND_UNKNOWN, COUNT_SENT, COUNT_UNFOLLOWED, LINE_MAX, PENDING_KNOWN,
-    PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
+    BEHIND_NOTHING, BEHIND_REQUEST, BEHIND_UNKNOWN, COUNT_REQUESTS, COUNT_SENT, COUNT_UNFOLLOWED,
+    COUNT_UNREAD, LINE_MAX, PENDING_KNOWN, PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
 };
 use crate::server::namespace_cookie;
 
@@ -173,6 +173,17 @@ impl PendingPrograms {
     /// Number of requests since the start that were not tracked for lack of memory.
     pub fn unfollowed(&self) -> u64 {
         self.count(COUNT_UNFOLLOWED)
+    }
+
+    /// Number of HTTP/1 requests since the start. Of pipelined requests, at most two count.
+    pub fn seen(&self) -> u64 {
+        self.count(COUNT_REQUESTS)
+    }
+
+    /// Number of connections since the start whose first data isn't an HTTP/1 request, because they
+    /// use TLS, HTTP/2 or another protocol.
+    pub fn unread(&self) -> u64 {
+        self.count(COUNT_UNREAD)
     }
 
     fn count(&self, number: u64) -> u64 {

@@ -66,7 +66,7 @@ impl Director {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
         let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.place(&service.name).map_or(0, bit);
-        let said = self.hosted_server(known, &name).copied();
+        let hosted = self.hosted_server(known, &name).copied();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // While no other host takes sessions, this host uses its own probes even before it is
         // ready.
@@ -86,11 +86,11 @@ impl Director {
             } else {
                 known_host.is_some_and(|h| h.draining & bit != 0)
             },
-            refuses: said.is_some_and(|said| said.refuses),
-            is_full: said.is_some_and(|said| said.is_full),
+            refuses: hosted.is_some_and(|hosted| hosted.refuses),
+            is_full: hosted.is_some_and(|hosted| hosted.is_full),
             share: hosts.shares.get(&name).copied(),
-            tenths: said.map_or(FULL_WEIGHT, |said| said.tenths),
-            member: Member { weight: said.map_or(member.weight, |said| said.weight), ..member },
+            tenths: hosted.map_or(FULL_WEIGHT, |hosted| hosted.tenths.clamp(1, FULL_WEIGHT)),
+            member: Member { weight: hosted.map_or(member.weight, |hosted| hosted.weight), ..member },
         }
     }
 
@@ -238,7 +238,8 @@ impl Director {
         self.replan_wanted |= hosts.peers.set_own(OwnStatus { load, up, draining, macs, servers });
     }
 
-    /// Returns what this host says about its own server of a service. `before` is what it said.
+    /// Returns what this host says about its own server of a service. `before` is what it
+    /// said before.
     fn hosted(
         &self,
         name: &ServerName,

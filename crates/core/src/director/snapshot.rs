@@ -95,7 +95,7 @@ pub struct ServerSnapshot {
     pub signals: Signals,
     /// What another host of an every-host farm says about its server; `None` for other servers, and
     /// before the first report.
-    pub said: Option<HostedServer>,
+    pub hosted: Option<HostedServer>,
     /// Score in the tables in force.
     pub score: u8,
     /// State of the server's reports; empty if reports are not configured.
@@ -228,7 +228,7 @@ impl Director {
             reason,
             tenths: state.tenths,
             signals: self.signals(&name, server, slot, &seen.hosts, seen.now_ms),
-            said: self.other_host(&name).and_then(|_| self.hosted_server(&seen.hosts, &name)).copied(),
+            hosted: self.other_host(&name).and_then(|_| self.hosted_server(&seen.hosts, &name)).copied(),
             score: slot.map_or(0, |slot| self.scores.score(slot)),
             reports: server.and_then(PoolServer::reports).unwrap_or_default(),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),

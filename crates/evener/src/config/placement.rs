@@ -45,6 +45,7 @@ pub(super) fn check_stateless(section: &Section<'_>, servers: &[Server]) {
     }
     if servers.iter().any(|server| server.max_connections > 0) {
         let message = "`max_connections` counts sessions, and a stateless service has none";
+        let help = "remove `max_connections` of its servers, or remove `stateless`";
         section.problem(Problem::new(span, message, help));
     }
 }

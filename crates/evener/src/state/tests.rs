@@ -229,14 +229,19 @@ fn requests_with_too_many_services_or_servers_are_refused_before_they_are_read()
 #[test]
 fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
     let file = farm_of(FILE);
-    let fields = ServerFields { keys: vec![("weight".into(), Some(Value::Integer(3)))], state: None };
-    let own = StateOrder::ChangeServer { server: name("all", "h1"), fields };
-    for order in [own, StateOrder::RemoveService("all".into())] {
+    let change = |key: &str, value| {
+        let fields = ServerFields { keys: vec![(key.into(), Some(value))], state: None };
+        StateOrder::ChangeServer { server: name("all", "h1"), fields }
+    };
+    for order in [change("backup", Value::Boolean(true)), StateOrder::RemoveService("all".into())] {
         let error = refused(&file, order);
         assert!(matches!(&error, OrderError::Conflict(why) if why.contains("all hosts")), "{error}");
     }
     let fields = ServerFields { keys: Vec::new(), state: Some(StateChange::Set(OperatorState::Drain)) };
     after(&file, [StateOrder::ChangeServer { server: name("all", "h1"), fields }]);
+    // A host reports these to the others.
+    let own = [("weight", 3), ("max_connections", 9)];
+    after(&file, own.map(|(key, value)| change(key, Value::Integer(value))));
 }
 
 /// A change can require the tag of the farm that the dry run was for.

@@ -31,7 +31,7 @@ pub(super) fn weight(
         Some(changed) => changed.sentence(),
         None => format!("weight {}", seen.member.weight),
     };
-    let source = match (seen.said, seen.member.source) {
+    let source = match (seen.hosted, seen.member.source) {
         (Some(_), _) => format!(", as {name} itself reports"),
         (None, _) if changed.is_some() => String::new(),
         (None, ServerOrigin::Discovered) => ", as every discovered server".to_owned(),
@@ -59,16 +59,16 @@ pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> 
     let age = seen.signals.age_ms.map(|age_ms| (age_ms + since_ms) / 1_000);
     let ago = age.map_or_else(String::new, |age| format!(" {age} s ago"));
     let percent = seen.signals.report.percent.filter(|percent| *percent < 100);
-    let requested = |said: HostedServer| (said.tenths < FULL_WEIGHT).then_some(said.tenths * 10);
-    if let Some(percent) = percent.or_else(|| seen.said.and_then(requested)) {
+    let requested = |hosted: HostedServer| (hosted.tenths < FULL_WEIGHT).then_some(hosted.tenths * 10);
+    if let Some(percent) = percent.or_else(|| seen.hosted.and_then(requested)) {
         return Some(format!("reported {percent} %{ago}"));
     }
     if (1..FULL_WEIGHT).contains(&seen.tenths) {
         return Some(format!("slow start {} %", seen.tenths * 100 / FULL_WEIGHT));
     }
     let weighing = policy::for_packets(service.policy)?.weighing?;
-    let description = match seen.said {
-        Some(said) => said.load.map(|load| format!("reported load {load}")),
+    let description = match seen.hosted {
+        Some(hosted) => hosted.load.map(|load| format!("reported load {load}")),
         None => (weighing.describe)(&seen.signals),
     };
     let ago = if weighing.needs.contains(&Signal::Load) { ago } else { String::new() };

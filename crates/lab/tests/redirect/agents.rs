@@ -72,7 +72,14 @@ fn hosts_join_with_four_lines_serve_their_share_and_leave() -> Result<()> {
         }
     }
     assert!(seen.iter().all(|times| *times >= 5), "{seen:?}");
-    assert!(agents[0].process().log().contains("(10 m)"), "no page tells requests");
+    wait::until("an agent counts its server's requests", || {
+        stage.follow("/who")?;
+        let url = ["curl", "--silent", "--max-time", "3", "http://127.0.0.1:9183/v1/load"];
+        let report: Value = serde_json::from_str(&stage.farm.server(0).run(&url)?)?;
+        let rate = report["requests_per_second"].as_f64();
+        Ok(report["requests_source"] == "kernel" && rate.is_some_and(|rate| rate > 0.0))
+    })?;
+    assert!(!agents[0].process().log().contains("(10 m)"), "{}", agents[0].process().log());
 
     // The agent of a failed server sends no reports, and resumes when the server is back.
     stage.farm.stop_web(0)?;

@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::event::PeerEvent;
+use super::hosted::HostedServer;
 use super::link::PeerState;
 use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
-use crate::pool::FULL_WEIGHT;
 
 /// Maximum number of services, and of addresses that hosts own, in a farm. A datagram has one bit
 /// for each service and for each address.
@@ -55,28 +55,6 @@ pub struct Publishable {
     pub address: IpAddr,
     /// Host that publishes the address; `None` if the hosts elect an owner.
     pub publisher: Option<String>,
-}
-
-/// State of a host's own server, which the host decides and reports. The file's weight of another
-/// host's server counts only until the first report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostedServer {
-    pub weight: u16,
-    /// Tenths of the weight that are in force, from 1 to [`FULL_WEIGHT`].
-    pub tenths: u16,
-    /// True if the server's report refuses new sessions.
-    pub refuses: bool,
-    /// True if the server has as many connections as it may have.
-    pub is_full: bool,
-    /// Load by which the service's policy compares servers, in the policy's unit. `None` if the
-    /// policy compares none, or the load is unknown.
-    pub load: Option<u64>,
-}
-
-impl Default for HostedServer {
-    fn default() -> HostedServer {
-        HostedServer { weight: 1, tenths: FULL_WEIGHT, refuses: false, is_full: false, load: None }
-    }
 }
 
 /// Status of this host, which its reports contain.

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::host::HostedServer;
+use super::hosted::HostedServer;
 use crate::net::wire::Mac;
 use crate::node::association::Association;
 

@@ -56,6 +56,7 @@
 
 mod event;
 mod host;
+mod hosted;
 mod link;
 mod owner;
 #[cfg(test)]
@@ -63,9 +64,8 @@ mod tests;
 pub mod wire;
 
 pub use event::{PeerEvent, REFUSALS};
-pub use host::{
-    BITS, DatagramEffect, HostSetting, HostedServer, KnownHost, OwnStatus, PeerSettings, Publishable, Tick,
-};
+pub use host::{BITS, DatagramEffect, HostSetting, KnownHost, OwnStatus, PeerSettings, Publishable, Tick};
+pub use hosted::HostedServer;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

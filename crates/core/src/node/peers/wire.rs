@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::host::{BITS, HostedServer};
+use super::host::BITS;
+use super::hosted::HostedServer;
 use crate::net::wire::Mac;
 use crate::node::association::Numbers;
 use crate::node::envelope::{Envelope, PREFIX_LEN};
 pub use crate::node::envelope::{MAGIC, ReadError};
 use crate::node::secret::{Key, TAG_LEN};
-use crate::pool::FULL_WEIGHT;
 
 /// Version of the datagrams that this release writes. For other versions see [`Body::Foreign`]. New
 /// records, and new fields at the end of a record, need no new version.
@@ -196,7 +196,7 @@ impl ServerFields {
     fn server(&self) -> Option<(u8, HostedServer)> {
         let server = HostedServer {
             weight: self.weight.get(),
-            tenths: self.tenths.get().clamp(1, FULL_WEIGHT),
+            tenths: self.tenths.get(),
             refuses: self.flags & FLAG_REFUSES != 0,
             is_full: self.flags & FLAG_FULL != 0,
             load: (self.flags & FLAG_LOAD != 0).then_some(self.load.get()),
@@ -249,6 +249,9 @@ mod tests {
 
     const KEY: Key = Key([7; 32]);
 
+    const WHOLE: HostedServer =
+        HostedServer { weight: 1, tenths: 10, refuses: false, is_full: false, load: None };
+
     fn sample() -> Datagram {
         let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
         let body = HostReport {
@@ -261,8 +264,8 @@ mod tests {
             owned: 1 << 63,
             macs,
             servers: BTreeMap::from([
-                (0, HostedServer { weight: 300, tenths: 4, refuses: true, ..HostedServer::default() }),
-                (2, HostedServer { is_full: true, load: Some(750), ..HostedServer::default() }),
+                (0, HostedServer { weight: 300, tenths: 4, refuses: true, ..WHOLE }),
+                (2, HostedServer { is_full: true, load: Some(750), ..WHOLE }),
             ]),
         };
         Datagram {
@@ -343,7 +346,7 @@ mod tests {
         assert_eq!(with_record.as_ref(), Ok(&expected));
         let record = [1, 16, 5, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99];
         let longer = read_with(|body| body.extend(record)).unwrap();
-        let server = HostedServer { weight: 9, ..HostedServer::default() };
+        let server = HostedServer { weight: 9, ..WHOLE };
         assert_eq!(longer.servers.get(&5), Some(&server));
         let impossible = read_with(|body| body.extend([1, 14, 64, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0]));
         assert_eq!(impossible, Ok(expected), "more services than a farm has");
@@ -361,7 +364,7 @@ mod tests {
     fn largest_datagram_fits_the_least_ipv6_mtu() {
         let mut datagram = sample();
         if let Body::Report(report) = &mut datagram.body {
-            report.servers = (0..200).map(|service| (service, HostedServer::default())).collect();
+            report.servers = (0..200).map(|service| (service, WHOLE)).collect();
         }
         // RFC 8200, section 5; the headers of IPv6 and UDP have 48 bytes.
         assert!(datagram.write(&KEY).len() <= 1_280 - 48);

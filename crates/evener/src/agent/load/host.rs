@@ -13,7 +13,7 @@ use tokio::net::lookup_host;
 
 use super::bandwidth::{Bandwidth, PathBandwidth};
 use super::delay::Delay;
-use super::measure::{HostCounters, ToSend};
+use super::measure::{HostCounters, RequestCount, ToSend};
 use super::running::Processes;
 use crate::http::client::{self, Destination};
 use crate::io::diag::{self, Sending};
@@ -87,6 +87,12 @@ impl Sockets {
             self.was_logged = true;
         }
         found.or(of_machine)
+    }
+
+    /// Returns the number of requests by the kernel programs. `None` if the kernel refuses them.
+    fn requests(&self) -> Option<RequestCount> {
+        let programs = self.following.as_deref()?;
+        Some(RequestCount::Kernel { requests: programs.seen(), unread: programs.unread() })
     }
 
     /// Returns the outstanding bytes of connections, and the bandwidth of their paths.
@@ -175,9 +181,12 @@ fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters {
+/// Reads the host's counters. `status` is the number of requests of the server program's status
+/// page; the outer `None` if no page is configured.
+pub(super) fn read(sockets: &mut Sockets, status: Option<Option<u64>>) -> HostCounters {
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));
+    let requests_read = sockets.requests();
     let (sockets, paths) = sockets.read();
     HostCounters {
         running,
@@ -185,8 +194,10 @@ pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters
         memory: memory(&text("/proc/meminfo")),
         sockets,
         paths,
-        requests,
-        own_requests: OWN_REQUESTS.load(Relaxed),
+        requests: match status {
+            Some(all) => all.map(|all| RequestCount::Page { all, own: OWN_REQUESTS.load(Relaxed) }),
+            None => requests_read,
+        },
     }
 }
 

@@ -24,10 +24,24 @@ pub(super) struct HostCounters {
     pub(super) sockets: Option<ToSend>,
     /// Bandwidth of the paths to clients.
     pub(super) paths: Option<PathBandwidth>,
-    /// Requests answered by the server program.
-    pub(super) requests: Option<u64>,
-    /// Number of these requests that this program itself sent.
-    pub(super) own_requests: u64,
+    pub(super) requests: Option<RequestCount>,
+}
+
+/// Number of requests since the start of a server program, or of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestCount {
+    /// Requests answered by the server program, from its status page.
+    Page {
+        all: u64,
+        /// Number of these requests that this program itself sent.
+        own: u64,
+    },
+    /// Requests that this program's kernel programs have read.
+    Kernel {
+        requests: u64,
+        /// Connections whose requests can't be read: TLS, HTTP/2 and others.
+        unread: u64,
+    },
 }
 
 /// Outstanding bytes of the services' connections.
@@ -60,6 +74,9 @@ pub(in crate::agent) struct Load {
     /// Open connections of services.
     pub(in crate::agent) connections: Option<u64>,
     pub(in crate::agent) requests_per_second: Option<f64>,
+    /// Source of this rate: `status_url` or `kernel`. `unread` if the rate is unknown because most
+    /// connections use TLS, HTTP/2 or another protocol than HTTP/1.
+    pub(in crate::agent) requests_source: Option<&'static str>,
     /// Load as in messages of server groups: 10 (requests per second + run queue).
     pub(in crate::agent) load: Option<f64>,
     /// Bytes of responses that clients have not received.
@@ -87,6 +104,8 @@ pub(super) struct Meter {
     run_queue: Option<f64>,
     cpu: Option<f64>,
     requests: Option<f64>,
+    /// Connections per second whose requests can't be read.
+    unread: Option<f64>,
     /// Number of the director's probes per second, which are not clients' requests.
     probes_per_second: f64,
 }
@@ -102,9 +121,7 @@ impl Meter {
         });
         smooth(&mut self.run_queue, now.running.map(|running| running as f64), seconds);
         smooth(&mut self.cpu, busy, seconds);
-        let requests = self.request_rate(&now, &last, seconds);
-        smooth(&mut self.requests, requests, seconds);
-        let requests = requests.and(self.requests);
+        let (requests, requests_source) = self.requests(&now, &last, seconds);
         let mut load = Load {
             run_queue: self.run_queue,
             cpu: self.cpu,
@@ -113,6 +130,7 @@ impl Meter {
                 .filter(|(_, all)| *all > 0)
                 .map(|(free, all)| 1.0 - free.min(all) as f64 / all as f64),
             requests_per_second: requests,
+            requests_source,
             load: self.run_queue.map(|run_queue| 10.0 * (requests.unwrap_or_default() + run_queue)),
             available_bps: now.paths.map(|paths| paths.available),
             bottleneck_bps: now.paths.map(|paths| paths.bottleneck),
@@ -129,11 +147,42 @@ impl Meter {
         Meter { probes_per_second, ..Meter::default() }
     }
 
-    /// Returns clients' requests per second. `None` if the page's count falls, or rises
-    /// implausibly.
-    fn request_rate(&self, now: &HostCounters, last: &HostCounters, seconds: f64) -> Option<f64> {
-        let grown = now.requests?.checked_sub(last.requests?)?;
-        let own = now.own_requests.saturating_sub(last.own_requests);
+    /// Returns clients' requests per second, smoothed, with their source.
+    fn requests(
+        &mut self,
+        now: &HostCounters,
+        last: &HostCounters,
+        seconds: f64,
+    ) -> (Option<f64>, Option<&'static str>) {
+        let counts = now.requests.zip(last.requests);
+        let (source, rate, unread) = match counts {
+            Some((
+                RequestCount::Page { all, own },
+                RequestCount::Page { all: all_before, own: own_before },
+            )) => {
+                let rate = self.request_rate(all, all_before, own.saturating_sub(own_before), seconds);
+                ("status_url", rate, None)
+            }
+            Some((
+                RequestCount::Kernel { requests, unread },
+                RequestCount::Kernel { requests: before, unread: unread_before },
+            )) => {
+                let unread = unread.saturating_sub(unread_before) as f64 / seconds;
+                ("kernel", self.request_rate(requests, before, 0, seconds), Some(unread))
+            }
+            _ => return (None, None),
+        };
+        smooth(&mut self.requests, rate, seconds);
+        smooth(&mut self.unread, unread.filter(|unread| unread.is_finite()), seconds);
+        let rate = rate.and(self.requests);
+        // A few connections of scanners are no reason to discard the count.
+        let is_unread = rate.is_some_and(|rate| unread.and(self.unread).is_some_and(|unread| unread > rate));
+        if is_unread { (None, Some("unread")) } else { (rate, rate.and(Some(source))) }
+    }
+
+    /// Returns clients' requests per second. `None` if the count falls, or rises implausibly.
+    fn request_rate(&self, all: u64, before: u64, own: u64, seconds: f64) -> Option<f64> {
+        let grown = all.checked_sub(before)?;
         let rate = grown.saturating_sub(own) as f64 / seconds - self.probes_per_second;
         (seconds > 0.0 && rate < REQUESTS_MAX).then(|| rate.max(0.0))
     }
@@ -189,8 +238,7 @@ mod tests {
                 unfollowed: None,
             }),
             paths: Some(PathBandwidth { available: 4_000_000, bottleneck: 9_000_000 }),
-            requests: Some(at * 5),
-            own_requests: 0,
+            requests: Some(RequestCount::Page { all: at * 5, own: 0 }),
         }
     }
 
@@ -227,10 +275,9 @@ mod tests {
     #[test]
     fn questions_of_agents_and_directors_are_no_clients_requests() {
         let mut meter = Meter::without_probes(0.5);
-        let of = |requests, own_requests| HostCounters {
+        let of = |all, own| HostCounters {
             running: Some(0),
-            requests: Some(requests),
-            own_requests,
+            requests: Some(RequestCount::Page { all, own }),
             ..HostCounters::default()
         };
         meter.measure(of(0, 0), Duration::ZERO);
@@ -242,6 +289,27 @@ mod tests {
         assert_eq!(rate(u64::MAX, 9, 21), None, "no server answers so many");
         assert_eq!(rate(3, 9, 22), None, "it was begun anew");
         assert!(rate(23, 9, 23).is_some());
+    }
+
+    #[test]
+    fn requests_of_unreadable_connections_are_unknown() {
+        let mut meter = Meter::default();
+        let of = |requests, unread| HostCounters {
+            running: Some(1),
+            requests: Some(RequestCount::Kernel { requests, unread }),
+            ..HostCounters::default()
+        };
+        assert_eq!(meter.measure(of(7, 0), Duration::ZERO).requests_source, None, "nothing to compare");
+        let clear = meter.measure(of(27, 1), Duration::from_secs(1));
+        assert_eq!((clear.requests_per_second, clear.requests_source), (Some(20.0), Some("kernel")));
+        assert_eq!(clear.load, Some(210.0), "a scanner changes nothing");
+        let tls = meter.measure(of(27, 10_001), Duration::from_secs(21));
+        assert_eq!((tls.requests_per_second, tls.requests_source), (None, Some("unread")));
+        assert_eq!(tls.load, Some(10.0), "10 m");
+        let page =
+            HostCounters { requests: Some(RequestCount::Page { all: 9, own: 0 }), ..HostCounters::default() };
+        let changed = meter.measure(page, Duration::from_secs(22));
+        assert_eq!((changed.requests_per_second, changed.requests_source), (None, None), "after a reload");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evener_core::net::http::Url;
 use evener_dataplane::pending::PendingPrograms;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -89,12 +90,17 @@ struct LoadSettings {
     keys: Option<ServerKeys>,
 }
 
+/// Port of a group's member without a URL in the file.
+const HTTP_PORT: u16 = 80;
+
 /// Returns the ports of the file's services, of servers with ports of their own, and of members.
 pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     let services = config.services.iter();
     let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);
     let ports = services.flat_map(|service| &service.addresses).map(SocketAddr::port).chain(of_servers);
-    ports.chain(config.members().map(|member| member.port)).collect()
+    let member = &config.agent.member;
+    let own = member.group.as_ref().map(|_| member.url.as_ref().map_or(HTTP_PORT, Url::port));
+    ports.chain(config.members().map(|member| member.port)).chain(own).collect()
 }
 
 /// Inputs of the measurement: the file and its environment.
@@ -209,11 +215,11 @@ async fn measure(
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                let requests = match &settings.config.status_url {
-                    Some(url) => host::requests(url).await,
+                let status = match &settings.config.status_url {
+                    Some(url) => Some(host::requests(url).await),
                     None => None,
                 };
-                let reading = host::read(&mut sockets, requests);
+                let reading = host::read(&mut sockets, status);
                 load.send_replace(meter.measure(reading, began.elapsed()));
             }
             Some(done) = refreshes.recv() => {

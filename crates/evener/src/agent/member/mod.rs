@@ -316,11 +316,10 @@ impl MemberTask {
     /// Logs once that the request rate is missing in loads.
     fn log_rate(&mut self, is_known: bool) {
         self.without_rate = if is_known { 0 } else { self.without_rate.saturating_add(1) };
-        // The first report has no previous count to compare with.
-        let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
-        if is_unknown && !std::mem::replace(&mut self.is_rate_logged, true) {
+        // The first reports may have no previous count to compare with.
+        if self.without_rate > 2 && !std::mem::replace(&mut self.is_rate_logged, true) {
             tracing::info!(
-                "{}: the number of requests is unknown, so the load counts running processes only (10 m); set `status_url` in [agent] to a status page of the server",
+                "{}: the number of requests is unknown, since most connections use TLS, HTTP/2 or another protocol than HTTP/1, or `status_url` doesn't answer. The load counts running processes only (10 m); set `status_url` in [agent] to a status page of the server",
                 self.wanted.name()
             );
         }

@@ -29,8 +29,6 @@ pub(in crate::agent) struct MembershipConfig {
     pub(super) settings: MemberConfig,
     /// Address of the agent's own listener.
     pub(super) listen: Option<AgentListen>,
-    /// True if a status page counts requests.
-    pub(super) has_status_url: bool,
     /// `[farm] directors`, which may also query.
     pub(super) directors: Vec<IpAddr>,
 }
@@ -73,7 +71,6 @@ pub(in crate::agent) fn wanted(
         is_probed: false,
         settings: settings.clone(),
         listen: config.agent.listen,
-        has_status_url: config.agent.status_url.is_some(),
         directors: directors.clone(),
     });
     let is_this = |member: &&GroupMember| match &identity.host {
@@ -103,7 +100,6 @@ pub(in crate::agent) fn wanted(
                 ..settings.clone()
             },
             listen: config.agent.listen,
-            has_status_url: config.agent.status_url.is_some(),
             directors: directors.clone(),
         })
     });
