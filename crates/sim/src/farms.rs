@@ -269,7 +269,13 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let mut farm = Farm {
         interfaces: Vec::new(),
         directors: Vec::new(),
-        peers: PeerOptions { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
+        // Hosts with different files ignore each other's reports. Weights alone make no such
+        // difference, since each host reports its own.
+        peers: PeerOptions {
+            port: 7,
+            interval_ms: 500,
+            silence_ms: SILENCE_MS - u64::from(bits & ((1 << SERVERS) - 1)),
+        },
         services: (0..VIPS.len()).map(service).collect(),
         groups: Vec::new(),
         names: Vec::new(),

@@ -161,6 +161,6 @@ pub fn receive(socket: &LinkSocket, wait: Duration) -> Option<Vec<u8>> {
 }
 
 /// Timeout for frames that must arrive.
-pub const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(30);
 /// Waiting time for frames that must not arrive.
 pub const NEVER: Duration = Duration::from_millis(200);

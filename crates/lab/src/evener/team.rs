@@ -192,6 +192,13 @@ impl Team {
         self.plan.file(&self.farm, &self.secret)
     }
 
+    /// Returns the file in which these hosts are backups. Hosts with it and without it have
+    /// different configurations.
+    pub fn file_with_backups(&self, backups: &[usize]) -> String {
+        let names = backups.iter().map(|number| format!("name = \"{}\"\n", self.farm.server(*number).name()));
+        names.fold(self.file(), |text, name| text.replace(&name, &format!("{name}backup = true\n")))
+    }
+
     /// Reloads every host with the current settings, one after another, and starts Evener on newly
     /// listed hosts. Waits until all are together.
     pub fn reload(&mut self) -> Result<()> {

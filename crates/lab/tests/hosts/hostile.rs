@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use evener_lab::evener::{Evener, PEERS_PORT, Plan, Team};
+use evener_lab::evener::{Evener, PEERS_PORT, Team};
 use evener_lab::harness::wait;
 use evener_lab::network::host::Host;
 
@@ -109,8 +109,7 @@ fn a_host_with_another_secret_is_no_peer(engine: &str) -> Result<()> {
 fn a_host_with_another_file_changes_nothing(engine: &str) -> Result<()> {
     let mut team = crate::team(engine, IN_TURN, 3)?;
     let load = audience(&team).start_on(team.farm.client(0));
-    let other = Plan { weights: vec![1, 1, 5], ..team.plan.clone() };
-    team.hosts[2].reload(&other.file(&team.farm, &team.secret))?;
+    team.hosts[2].reload(&team.file_with_backups(&[2]))?;
     let differs = "web3 runs another configuration";
     let others = [0, 1];
     for host in others {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
 use evener_core::net::wire::Mac;
 use evener_lab::clients::http_connection::HttpConnection;
-use evener_lab::evener::{Plan, Team};
+use evener_lab::evener::Team;
 use evener_lab::harness::wait;
 use evener_lab::workloads::load::Load;
 
@@ -62,11 +62,11 @@ fn a_first_packet_is_passed_on_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Configures two hosts so that each considers only the other a server.
+/// Configures two hosts so that each considers only the other a server that is no backup.
 fn disagree(team: &Team) -> Result<()> {
-    for (host, weights) in [vec![0, 1, 0], vec![1, 0, 0]].into_iter().enumerate() {
-        let plan = Plan { weights, ..team.plan.clone() };
-        team.hosts[host].reload(&plan.file(&team.farm, &team.secret))?;
+    for (host, other) in [(0, 1), (1, 0)] {
+        let backups: Vec<usize> = (0..3).filter(|number| *number != other).collect();
+        team.hosts[host].reload(&team.file_with_backups(&backups))?;
     }
     Ok(())
 }

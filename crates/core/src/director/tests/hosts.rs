@@ -211,7 +211,7 @@ fn a_host_that_is_not_up_is_shown_with_the_reason() {
     link.learn(2, Input::Leave);
     assert_eq!(link.state(0, "c"), down("it reports that it takes no part"));
     let mut other = every_host();
-    other.services[0].servers[2].weight = 2;
+    other.services[0].servers[2].backup = true;
     let mut link = Link::new([every_host(), every_host(), other]);
     link.pass(5_000);
     assert_eq!(link.state(0, "c"), down("it runs another configuration, so its reports are ignored"));
