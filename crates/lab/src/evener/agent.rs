@@ -31,6 +31,16 @@ impl Agent {
         Ok(Agent { host: host.clone(), words, agent })
     }
 
+    /// Starts the agent with the words of a program that starts it.
+    pub fn start_behind(host: &Host, config: &str, before: &[&str]) -> Result<Agent> {
+        let program = program()?.to_string_lossy().into_owned();
+        let path = host.write("agent.toml", config)?.to_string_lossy().into_owned();
+        let words = [before, &[&program, "agent", "--config", &path]].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let agent = run(host, &words)?;
+        Ok(Agent { host: host.clone(), words, agent })
+    }
+
     /// Starts the agent with the restrictions of the shipped unit.
     pub fn start_in_unit(host: &Host, config: &str) -> Result<Agent> {
         let path = host.write("agent.toml", config)?;

@@ -1,8 +1,9 @@
 //! Experiments of *Implementing Distributed Server Groups for the World Wide Web*, section 4:
-//! balance among members (figures 6 and 8), the dispatcher's time (figure 9), and clients' latency
-//! (figures 10 and 11).
+//! balance among members (figures 6 to 8), the dispatcher's time (figure 9), clients' latency
+//! (figures 10 and 11), and the gain that the conclusion expects of a faster network (12 here).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -11,12 +12,16 @@ use super::run::{self, Measured};
 use super::{Claim, Experiment, Extent, Figure, System, line, lines_of};
 use crate::evener::{Agent, Evener};
 use crate::farm::Farm;
+use crate::harness::held_machine::HeldMachine;
 use crate::harness::plot::Line;
+use crate::harness::process::Proc;
 use crate::harness::wait::LONG;
 use crate::network::medium::Medium;
-use crate::workloads;
+use crate::servers::other_web_servers::apache_prefork;
 use crate::workloads::load::{Clients, Load, Report};
 use crate::workloads::server_groups::Pattern;
+use crate::workloads::webstone::WebStone;
+use crate::workloads::{self, Workload};
 
 pub(super) static EXPERIMENT: Experiment = Experiment {
     name: "groups",
@@ -24,14 +29,16 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
     setup: "All hosts share 10 Mbit/s, as on the paper's Ethernet, but without collisions. Members are nginx \
             with agents, which report each 3 s where the paper's reported each 15 s; the director sends \
             clients on by `least-load`, by reports that age or by the paper's own formula. The paper has ten \
-            patterns of 4 KB, 100 KB and 2 MB and doesn't list them; these are ours.",
+            patterns of 4 KB, 100 KB and 2 MB and doesn't list them; these are ours. Figure 12 isn't in the \
+            paper: each host has 100 Mbit/s at a switch, and members are Apache held to a tenth of a \
+            processor; its programs use 20 ms for a reply.",
     figures: &FIGURES,
     plan,
     clients: |parameters| clients(parameters),
     start,
 };
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 7] = [
     Figure {
         number: 6,
         title: "Balance of two members",
@@ -41,6 +48,16 @@ const FIGURES: [Figure; 5] = [
         digits: 1,
         lines: |points| balance(points, 2),
         claims: |points| balance_claims(points, 2, "The load is within 7 % of optimal with 2 servers", 7.0),
+    },
+    Figure {
+        number: 7,
+        title: "Share of the first member, ten patterns in a row",
+        sweep: "shares",
+        x: "pattern",
+        y: "% of requests of the first of two members",
+        digits: 1,
+        lines: |points| lines_of(points, "first_percent"),
+        claims: share_claims,
     },
     Figure {
         number: 8,
@@ -82,10 +99,32 @@ const FIGURES: [Figure; 5] = [
         lines: |points| lines_of(points, "mean_ms"),
         claims: latency_claims,
     },
+    Figure {
+        number: 12,
+        title: "Throughput on a faster network (conclusion)",
+        sweep: "fast",
+        x: "members",
+        y: "requests per second",
+        digits: 1,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: gain_claims,
+    },
 ];
 
-/// Rate of the shared network, in megabits per second.
+/// Rate of the shared network, and of each port of the switch in figure 12, in megabits per second.
 const MEGABITS: u32 = 10;
+const FAST_MEGABITS: u32 = 100;
+/// Time between two reports of a member, in seconds.
+const REPORT: &str = "3";
+/// Workloads of figure 12.
+const FAST: [&str; 3] = ["small files", "large files", "programs"];
+/// Part of a processor of a server of figure 12, and its processes.
+const PART: f64 = 0.1;
+const PROCESSES: u16 = 64;
+/// Probes of members.
+const HEALTH: &str = "kind = \"http\"\npath = \"/healthz\"\ninterval = \"1s\"\ntimeout = \"900ms\"";
+/// Length of a program's reply in bytes, and the processor time that it uses.
+const PROGRAM: (usize, Duration) = (4_000, Duration::from_millis(20));
 /// Port of the group.
 const PORT: u16 = 8000;
 /// Number of clients of the patterns.
@@ -105,7 +144,11 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     let mut add = |sweep: &str, system: String, servers: u8, x: u32| {
         // ten large files take 16 s on the shared network
         let has_large = sweep == "large" || (sweep == "patterns" && LARGE.contains(&x));
-        let seconds = if has_large { seconds * LONGER } else { seconds };
+        let seconds = match sweep {
+            _ if has_large => seconds * LONGER,
+            "shares" if LARGE.contains(&x) => seconds * 2.0,
+            _ => seconds,
+        };
         points.push(Parameters {
             sweep: sweep.to_owned(),
             system,
@@ -123,6 +166,12 @@ fn plan(extent: Extent) -> Vec<Parameters> {
         }
     }
     few.iter().for_each(|x| add("dispatches", "4 members, aged".to_owned(), 4, *x));
+    for report in ["1", "3", "15"] {
+        patterns.iter().for_each(|x| add("shares", format!("reports each {report} s"), 2, *x));
+    }
+    for workload in FAST {
+        [1, 2, 4].iter().for_each(|members| add("fast", workload.to_owned(), *members, u32::from(*members)));
+    }
     for sweep in ["small", "large"] {
         few.iter().for_each(|x| add(sweep, VANILLA.to_owned(), 1, *x));
         for members in [1, 4] {
@@ -133,7 +182,8 @@ fn plan(extent: Extent) -> Vec<Parameters> {
 }
 
 fn clients(parameters: &Parameters) -> usize {
-    if parameters.sweep == "patterns" { CLIENTS as usize } else { parameters.x as usize }
+    let of_patterns = ["patterns", "shares", "fast"].contains(&&*parameters.sweep);
+    if of_patterns { CLIENTS as usize } else { parameters.x as usize }
 }
 
 /// Running group, or one server alone. Fields are dropped in order.
@@ -141,32 +191,54 @@ struct Group {
     target: SocketAddr,
     _agents: Vec<Agent>,
     evener: Option<Evener>,
+    _apaches: Vec<Proc>,
+    _machines: Vec<HeldMachine>,
     farm: Farm,
 }
 
+/// Replaces the servers of figure 12 by held ones, which run programs.
+fn hold(farm: &mut Farm) -> Result<(Vec<Proc>, Vec<HeldMachine>)> {
+    let (mut apaches, mut machines) = (Vec::new(), Vec::new());
+    for number in 0..farm.servers().len() {
+        farm.stop_web(number)?;
+        let machine = HeldMachine::new(PART)?;
+        apaches.push(apache_prefork(farm.server(number), farm, PROCESSES, &machine)?);
+        machines.push(machine);
+    }
+    Ok((apaches, machines))
+}
+
 fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
-    let farm = Farm::builder().bare().servers(parameters.servers).build()?;
+    let is_fast = parameters.sweep == "fast";
+    let hosts = if is_fast { 4 } else { 1 };
+    let mut farm = Farm::builder().bare().servers(parameters.servers).clients(hosts).build()?;
     let pattern = Pattern::new(0).context("There is no pattern")?;
     workloads::write_files(&farm.page(""), &pattern)?;
+    let (apaches, machines) = if is_fast { hold(&mut farm)? } else { Default::default() };
     let group = if parameters.system == VANILLA {
         let Some(target) = farm.straight().first().copied() else { bail!("The farm has no server") };
-        Group { target, _agents: Vec::new(), evener: None, farm }
+        Group { target, _agents: Vec::new(), evener: None, _apaches: apaches, _machines: machines, farm }
     } else {
-        let load = parameters.system.rsplit(' ').next().unwrap_or_default();
+        let load = if parameters.system.ends_with("paper") { "paper" } else { "aged" };
+        let each = parameters.system.strip_prefix("reports each ").and_then(|text| text.split(' ').next());
+        let report = each.unwrap_or(REPORT);
+        // a held server may be late
+        let health = if is_fast { "kind = \"none\"" } else { HEALTH };
         let target = SocketAddr::from((farm.director().address(), PORT));
         let file = format!(
             "[[service]]\nname = \"group\"\naddress = \"{target}\"\nmethod = \"redirect\"\npolicy = \"least-load\"\n\
-             load = \"{load}\"\n[service.health]\nkind = \"http\"\npath = \"/healthz\"\ninterval = \"1s\"\n\
-             timeout = \"900ms\"\n[service.group]\ninsecure = true\nreport = \"3s\"\nquery_after = \"20s\"\n\
+             load = \"{load}\"\n[service.health]\n{health}\n\
+             [service.group]\ninsecure = true\nreport = \"{report}s\"\nquery_after = \"20s\"\n\
              remove_after = \"60s\"\n"
         );
         let evener = Evener::start(farm.director(), &file)?;
         let agents =
             Agent::start_all(farm.servers(), &format!("[agent.member]\ngroup = \"http://{target}\"\n"))?;
         evener.wait_for_servers(farm.servers().len(), LONG)?;
-        Group { target, _agents: agents, evener: Some(evener), farm }
+        Group { target, _agents: agents, evener: Some(evener), _apaches: apaches, _machines: machines, farm }
     };
-    group.farm.limit_network(Medium::Shared(MEGABITS))?;
+    let medium = if is_fast { Medium::Switched(FAST_MEGABITS) } else { Medium::Shared(MEGABITS) };
+    group.farm.limit_network(medium)?;
     Ok(Box::new(group))
 }
 
@@ -174,8 +246,9 @@ impl System for Group {
     fn measure(&self, parameters: &Parameters) -> Result<Measured> {
         let (client, count, targets) = (self.farm.client(0), clients(parameters), vec![self.target]);
         let number = match parameters.sweep.as_str() {
-            "patterns" => parameters.x as usize,
+            "patterns" | "shares" => parameters.x as usize,
             "large" => 3,
+            "fast" if parameters.system == "large files" => 3,
             _ => 1,
         };
         let pattern = Pattern::new(number - 1).context("There is no such pattern")?;
@@ -191,8 +264,12 @@ impl System for Group {
                 };
                 return load.run_on(client);
             }
-            let clients = Clients::new(&pattern, targets);
-            Clients { count, warmup, duration, follow: self.evener.is_some(), ..clients }.run_on(client)
+            let (len, time) = PROGRAM;
+            let programs = WebStone::new(&[(len, 1)], parameters.seed).by_program(time);
+            let workload: &dyn Workload = if parameters.system == "programs" { &programs } else { &pattern };
+            let clients = Clients::new(workload, targets);
+            Clients { count, warmup, duration, follow: self.evener.is_some(), ..clients }
+                .run_on_all(self.farm.clients())
         })?;
         let report = &measured.report;
         let phases = [
@@ -201,6 +278,11 @@ impl System for Group {
             ("fetch_ms", report.fetch_us / 1e3),
         ];
         measured.values.extend(phases.map(|(name, value)| (name.to_owned(), value)));
+        if parameters.sweep == "shares" {
+            let first = measured.report.servers.get("web1").map_or(0, |share| share.requests);
+            let percent = first as f64 * 100.0 / measured.report.requests.max(1) as f64;
+            measured.values.insert("first_percent".to_owned(), percent);
+        }
         if parameters.sweep != "patterns" {
             return Ok(measured);
         }
@@ -250,6 +332,44 @@ fn balance_claims(points: &[&Point], members: u8, paper: &'static str, most: f64
             format!("greatest of all patterns above an equal share: {}", all.join("; "))
         },
         holds: greatest("aged, requests").map(|excess| excess <= most),
+    }]
+}
+
+fn share_claims(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "first_percent");
+    let shown = lines.iter().filter_map(|line| {
+        let shares: Vec<f64> = line.counted().map(|point| point.median).collect();
+        let least = shares.iter().copied().reduce(f64::min)?;
+        let most = shares.iter().copied().reduce(f64::max)?;
+        Some((
+            format!("{}: {least:.0} to {most:.0} %", line.name),
+            (least - 50.0).abs().max((most - 50.0).abs()),
+        ))
+    });
+    let (shown, off): (Vec<String>, Vec<f64>) = shown.unzip();
+    vec![Claim {
+        paper: "The share varies somewhat, around one half (by 10 of 100 at most)",
+        ours: if shown.is_empty() { "not measured".to_owned() } else { shown.join("; ") },
+        holds: off.into_iter().reduce(f64::max).map(|off| off <= 10.0),
+    }]
+}
+
+fn gain_claims(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let gain = |name: &str| {
+        let line = line(&lines, name)?;
+        Some(line.at(4.0)? / line.at(1.0)?)
+    };
+    let all = FAST.map(|name| (name, gain(name)));
+    let ours = all.map(|(name, gain)| match gain {
+        Some(gain) => format!("{name}: {gain:.1} times"),
+        None => format!("{name}: not measured"),
+    });
+    let gains: Option<Vec<f64>> = all.into_iter().map(|(_, gain)| gain).collect();
+    vec![Claim {
+        paper: "A gain would be expected where the network isn't the limit (four members: 1.5 times one or more)",
+        ours: ours.join("; "),
+        holds: gains.map(|gains| gains.into_iter().all(|gain| gain >= 1.5)),
     }]
 }
 

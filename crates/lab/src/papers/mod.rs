@@ -6,9 +6,11 @@
 
 mod dpr;
 mod groups;
+mod lba;
 mod lccp;
 mod machine;
 pub mod points;
+mod policies;
 pub mod report;
 mod run;
 mod workloads;
@@ -23,8 +25,14 @@ use points::{Parameters, Point};
 pub use run::{Progress, Request, run};
 
 /// Experiments by name.
-pub const EXPERIMENTS: [&Experiment; 4] =
-    [&dpr::EXPERIMENT, &lccp::EXPERIMENT, &groups::EXPERIMENT, &workloads::EXPERIMENT];
+pub const EXPERIMENTS: [&Experiment; 6] = [
+    &dpr::EXPERIMENT,
+    &lccp::EXPERIMENT,
+    &lba::EXPERIMENT,
+    &groups::EXPERIMENT,
+    &policies::EXPERIMENT,
+    &workloads::EXPERIMENT,
+];
 
 /// Number of points and their duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ pub mod load;
 pub mod log_replay;
 pub mod page_users;
 pub mod policy_comparison;
+pub mod queue_simulation;
 pub mod server_groups;
 pub mod specweb96;
 pub mod surge;

@@ -1,0 +1,438 @@
+//! Experiments of *Web Load Balancing Through More Accurate Server Report*, section 3: periods of
+//! reports and ranks (figures 3.1 to 3.3), numbers of servers (3.3, 3.4), and updates a second
+//! beside round-robin DNS (3.5); and which signal is the better one.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+
+use super::points::{Parameters, Point};
+use super::run::{self, Measured};
+use super::{Claim, Experiment, Extent, Figure, System, line, lines_of};
+use crate::evener::{Agent, Evener};
+use crate::farm::Farm;
+use crate::harness::held_machine::HeldMachine;
+use crate::harness::plot::Line;
+use crate::harness::process::Proc;
+use crate::harness::wait;
+use crate::network::family::Family;
+use crate::servers::other_web_servers::apache_prefork;
+use crate::workloads;
+use crate::workloads::load::{Clients, ServerName};
+use crate::workloads::webstone::{self, WebStone};
+
+pub(super) static EXPERIMENT: Experiment = Experiment {
+    name: "lba",
+    paper: "Web Load Balancing Through More Accurate Server Report, section 3",
+    setup: "WebStone's clients resolve the server's name for each connection; answers live 0 s. A server is \
+            Apache prefork with 64 processes and its agent, held to a tenth of a processor; the DNS server \
+            has half of that. A slow server has a quarter of the others' part. A period is that of \
+            reports and of ranks. Lines with \"best\" answer with the least delay alone, by the paper's \
+            own formula; lines with \"shares\" spread the answers by delay. The paper's clients were on \
+            several hosts, and its servers on other networks.",
+    figures: &FIGURES,
+    plan,
+    clients: |parameters| clients(parameters),
+    start,
+};
+
+const FIGURES: [Figure; 7] = [
+    Figure {
+        number: 1,
+        title: "Throughput by clients and period (3.1)",
+        sweep: "periods",
+        x: "clients",
+        y: "megabits per second",
+        digits: 1,
+        lines: |points| lines_of(points, "megabits"),
+        claims: best_period,
+    },
+    Figure {
+        number: 2,
+        title: "Connections by clients and period (3.2)",
+        sweep: "periods",
+        x: "clients",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: fluctuation,
+    },
+    Figure {
+        number: 3,
+        title: "Throughput of a client by clients and period (3.3)",
+        sweep: "periods",
+        x: "clients",
+        y: "kilobits per second of a client",
+        digits: 0,
+        lines: |points| lines_of(points, "client_kilobits"),
+        claims: |points| falls_with_clients(points),
+    },
+    Figure {
+        number: 4,
+        title: "Connections by servers (3.4)",
+        sweep: "servers",
+        x: "servers",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: rises_with_servers,
+    },
+    Figure {
+        number: 5,
+        title: "Connections by updates a second, equal servers (3.5)",
+        sweep: "updates, equal",
+        x: "updates a second",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: updates,
+    },
+    Figure {
+        number: 6,
+        title: "Connections by updates a second, one slow server (3.5)",
+        sweep: "updates, one slow",
+        x: "updates a second",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: updates,
+    },
+    Figure {
+        number: 7,
+        title: "Connections by signal, one slow server",
+        sweep: "signals",
+        x: "clients",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: better_signal,
+    },
+];
+
+const PORT: u16 = 5300;
+const NAME: &str = "www.example.com";
+/// Part of a processor of a server and of a slow one, and a server's processes.
+const PART: f64 = 0.1;
+const SLOW_PART: f64 = PART / 4.0;
+const PROCESSES: u16 = 64;
+/// Numbers of clients of figures 3.1 to 3.3, and of the others.
+const CLIENTS: [u32; 6] = [10, 20, 30, 50, 75, 100];
+const MANY: u32 = 50;
+/// Periods in seconds; the paper found 5 the best.
+const PERIODS: [u32; 5] = [1, 5, 10, 15, 20];
+const BEST: &str = "best, period 5 s";
+const ROUND_ROBIN: &str = "round robin";
+const RANDOM: &str = "random";
+/// Words of systems by the bytes of requests.
+const BY_BYTES: [&str; 2] = ["best", "shares"];
+const SIGNALS: [&str; 4] = ["bytes of requests", "kernel's queue", "processors", ROUND_ROBIN];
+
+fn plan(extent: Extent) -> Vec<Parameters> {
+    let is_quick = extent == Extent::Quick;
+    let (repeats, warmup_seconds, seconds) = match extent {
+        Extent::Quick => (1, 2.0, 3.0),
+        Extent::Normal => (1, 3.0, 10.0),
+        Extent::Full => (3, 20.0, 60.0),
+    };
+    let clients: &[u32] = if is_quick { &[10, 50] } else { &CLIENTS };
+    let periods: &[u32] = if is_quick { &[1, 5] } else { &PERIODS };
+    let servers: &[u8] = if is_quick { &[1, 4] } else { &[1, 2, 3, 4, 5, 6] };
+    let rates: &[u32] = if is_quick { &[1, 8] } else { &[1, 2, 4, 8, 12] };
+    let mut points = Vec::new();
+    for repeat in 0..repeats {
+        let mut add = |sweep: &str, system: &str, servers: u8, x: u32| {
+            points.push(Parameters {
+                sweep: sweep.to_owned(),
+                system: system.to_owned(),
+                servers,
+                x: x.into(),
+                repeat,
+                seed: u64::from(repeat) + 1,
+                warmup_seconds,
+                seconds,
+            });
+        };
+        for period in periods {
+            clients.iter().for_each(|x| add("periods", &format!("best, period {period} s"), 4, *x));
+        }
+        for servers in servers {
+            for system in [BEST, ROUND_ROBIN] {
+                add("servers", system, *servers, (*servers).into());
+            }
+        }
+        for sweep in ["updates, equal", "updates, one slow"] {
+            for system in BY_BYTES {
+                rates.iter().for_each(|x| add(sweep, system, 4, *x));
+            }
+            // these have no updates
+            [ROUND_ROBIN, RANDOM].iter().for_each(|system| add(sweep, system, 4, 1));
+        }
+        for system in SIGNALS {
+            clients.iter().for_each(|x| add("signals", system, 4, *x));
+        }
+    }
+    // points of a system are adjacent
+    points.sort_by(|one, other| (one.repeat, &one.sweep).cmp(&(other.repeat, &other.sweep)));
+    points
+}
+
+fn clients(parameters: &Parameters) -> usize {
+    (if ["periods", "signals"].contains(&&*parameters.sweep) { parameters.x as u32 } else { MANY }) as usize
+}
+
+fn has_slow_server(parameters: &Parameters) -> bool {
+    ["updates, one slow", "signals"].contains(&&*parameters.sweep)
+}
+
+/// Running servers with their agents, and a DNS server. Fields are dropped in order.
+struct Site {
+    stone: WebStone,
+    resolver: SocketAddr,
+    evener: Evener,
+    _agents: Vec<Agent>,
+    _apaches: Vec<Proc>,
+    _machines: Vec<HeldMachine>,
+    farm: Farm,
+}
+
+fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
+    let mut farm = Farm::builder().bare().servers(parameters.servers).clients(2).offload_replies().build()?;
+    let stone = WebStone::new(&webstone::STATIC, parameters.seed);
+    workloads::write_files(&farm.page(""), &stone)?;
+    let (mut machines, mut apaches, mut agents) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..farm.servers().len() {
+        farm.stop_web(number)?;
+        let part = if number == 0 && has_slow_server(parameters) { SLOW_PART } else { PART };
+        let machine = HeldMachine::new(part)?;
+        apaches.push(apache_prefork(farm.server(number), &farm, PROCESSES, &machine)?);
+        agents.push(agent(&farm, number, parameters, &machine)?);
+        machines.push(machine);
+    }
+    let dns = HeldMachine::new(PART / 2.0)?;
+    let (resolver, text) = (SocketAddr::from((farm.director().address(), PORT)), file(&farm, parameters)?);
+    let before = dns.before();
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let evener = Evener::start_by(farm.director(), &text, &before, &[])?;
+    machines.push(dns);
+    let names = || -> Result<serde_json::Value> { evener.json(&["names"]) };
+    wait::until("all servers are in answers", || {
+        let names = names()?;
+        let all = names.as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(all.len() == farm.servers().len() && all.iter().all(|name| name["state"] == "up"))
+    })?;
+    Ok(Box::new(Site {
+        stone,
+        resolver,
+        evener,
+        _agents: agents,
+        _apaches: apaches,
+        _machines: machines,
+        farm,
+    }))
+}
+
+/// Starts a server's agent on the server's machine. Without capabilities, the kernel refuses the
+/// programs that follow requests, so that only the kernel's queues count.
+fn agent(farm: &Farm, number: usize, parameters: &Parameters, machine: &HeldMachine) -> Result<Agent> {
+    let host = farm.server(number);
+    let queue_only = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"].map(str::to_owned);
+    let dropped = if parameters.system == "kernel's queue" { &queue_only[..] } else { &[] };
+    let before = [machine.before(), dropped.to_vec()].concat();
+    let delay = if parameters.system.starts_with("best") { "paper" } else { "corrected" };
+    let service = SocketAddr::from((host.address(), crate::farm::WEB_PORT));
+    let text = format!(
+        "[agent]\nlisten = \"0.0.0.0:9183\"\nreport = \"500ms\"\ndelay = \"{delay}\"\n\
+         [[service]]\nname = \"web\"\naddress = \"{service}\"\n[[service.server]]\naddress = \"{}\"\n",
+        host.address()
+    );
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    Agent::start_behind(host, &text, &before)
+}
+
+/// Returns the DNS server's file.
+fn file(farm: &Farm, parameters: &Parameters) -> Result<String> {
+    let (keys, has_reports) = policy(&parameters.system)?;
+    let period_ms = match (parameters.sweep.as_str(), parameters.system.rsplit_once("period ")) {
+        (_, Some((_, period))) => {
+            let seconds = period.trim_end_matches(" s").parse::<u64>();
+            seconds.context("The period is no number")? * 1_000
+        }
+        (sweep, _) if sweep.starts_with("updates") => 1_000 / (parameters.x as u64).max(1),
+        _ => 1_000,
+    };
+    let mut text = format!(
+        "[dns]\nlisten = [\"{}:{PORT}\"]\n[[dns.zone]]\nname = \"example.com\"\n[[dns.name]]\nname = \"{NAME}\"\n\
+         ttl = 0\ntop = 1\nservers = [{}]\n{keys}",
+        farm.director().address(),
+        farm.servers().iter().map(|host| format!("\"{}\"", host.address())).collect::<Vec<_>>().join(", "),
+    );
+    if has_reports {
+        text += &format!("period = \"{period_ms}ms\"\n");
+    }
+    // a busy server would fail probes
+    text += "[dns.name.health]\nkind = \"none\"\n";
+    if has_reports {
+        text += &format!("[dns.name.report]\ninterval = \"{period_ms}ms\"\n");
+    }
+    Ok(text)
+}
+
+/// Returns the keys of a system's policy, and true if it goes by reports.
+fn policy(system: &str) -> Result<(&'static str, bool)> {
+    const DELAY: &str = "policy = \"expected-delay\"\nreport_gain = 32\n";
+    Ok(match system {
+        ROUND_ROBIN => ("policy = \"round-robin\"\n", false),
+        RANDOM => ("policy = \"random\"\n", false),
+        "processors" => ("policy = \"utilisation\"\nreport_gain = 32\n", true),
+        "shares" | "bytes of requests" | "kernel's queue" => (DELAY, true),
+        best if best.starts_with("best") => ("policy = \"expected-delay\"\nrank = \"paper\"\n", true),
+        _ => bail!("no system is called {system}"),
+    })
+}
+
+impl System for Site {
+    fn measure(&self, parameters: &Parameters) -> Result<Measured> {
+        self.evener.reload(&file(&self.farm, parameters)?)?;
+        let count = clients(parameters);
+        let name = ServerName { name: NAME.to_owned(), resolver: self.resolver, family: Family::V4 };
+        let targets = self.farm.straight();
+        let mut measured = run::measure(self.farm.client(0), parameters, |warmup, duration| {
+            let clients = Clients::new(&self.stone, targets);
+            Clients { count, warmup, duration, name: Some(name), ..clients }.run_on(self.farm.client(0))
+        })?;
+        let values = &mut measured.values;
+        let megabits = values.get("megabits").copied().unwrap_or_default();
+        values.insert("client_kilobits".to_owned(), megabits * 1e3 / count as f64);
+        values.insert("p99_ms".to_owned(), measured.report.p99_us as f64 / 1e3);
+        values.insert("resolve_and_connect_ms".to_owned(), measured.report.connect_us / 1e3);
+        Ok(measured)
+    }
+}
+
+fn mean(line: &Line) -> Option<f64> {
+    let all: Vec<f64> = line.counted().map(|point| point.median).collect();
+    (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+}
+
+fn best_period(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "megabits");
+    let means: Vec<(&str, f64)> =
+        lines.iter().filter_map(|line| Some((line.name.as_str(), mean(line)?))).collect();
+    let best = means.iter().max_by(|(_, one), (_, other)| one.total_cmp(other));
+    let ours: Vec<String> = means.iter().map(|(name, mean)| format!("{name}: {mean:.1}")).collect();
+    vec![Claim {
+        paper: "A period of 5 s has the best throughput (mean over the numbers of clients)",
+        ours: format!("megabits per second: {}", ours.join("; ")),
+        holds: best.filter(|_| means.len() > 1).map(|(name, _)| *name == BEST),
+    }]
+}
+
+fn fluctuation(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let spread = |clients: f64| {
+        let all: Vec<f64> = lines.iter().filter_map(|line| line.at(clients)).collect();
+        let most = all.iter().copied().reduce(f64::max)?;
+        let least = all.iter().copied().reduce(f64::min)?;
+        (all.len() > 1 && most > 0.0).then(|| (most - least) / most * 100.0)
+    };
+    let ends = spread(10.0).zip(spread(100.0));
+    vec![Claim {
+        paper: "Periods differ more with more clients (greatest difference between periods)",
+        ours: ends.map_or_else(
+            || "not measured".to_owned(),
+            |(few, many)| format!("{few:.0} % with 10 clients, {many:.0} % with 100"),
+        ),
+        holds: ends.map(|(few, many)| many > few),
+    }]
+}
+
+fn falls_with_clients(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "client_kilobits");
+    let ends = line(&lines, BEST).and_then(|line| line.at(10.0).zip(line.at(100.0)));
+    vec![Claim {
+        paper: "The throughput of a client falls as clients are added (period 5 s)",
+        ours: ends.map_or_else(
+            || "not measured".to_owned(),
+            |(few, many)| format!("{few:.0} kbit/s with 10 clients, {many:.0} with 100"),
+        ),
+        holds: ends.map(|(few, many)| many < few),
+    }]
+}
+
+fn rises_with_servers(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let all: Option<Vec<f64>> =
+        line(&lines, BEST).map(|line| line.counted().map(|point| point.median).collect());
+    let all = all.unwrap_or_default();
+    let shown: Vec<String> = all.iter().map(|rate| format!("{rate:.0}")).collect();
+    vec![Claim {
+        paper: "Connections rise with the servers (each more than with one fewer)",
+        ours: if shown.is_empty() { "not measured".to_owned() } else { shown.join(", ") },
+        holds: (all.len() > 1).then(|| all.is_sorted_by(|one, next| one < next)),
+    }]
+}
+
+fn updates(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let base = line(&lines, ROUND_ROBIN).and_then(|line| line.at(1.0));
+    let peaks = BY_BYTES.map(|name| (name, line(&lines, name).and_then(|line| line.peak())));
+    let gain = |peak: Option<f64>| Some(peak? / base?);
+    let best = peaks.iter().filter_map(|(_, peak)| gain(*peak)).reduce(f64::max);
+    let ours = peaks.map(|(name, peak)| match gain(peak) {
+        Some(gain) => format!("{name}: {gain:.2} times round robin"),
+        None => format!("{name}: not measured"),
+    });
+    let late = line(&lines, BY_BYTES[0]).and_then(|line| line.at(8.0).zip(line.at(12.0)));
+    let change = late.map(|(eight, twelve)| (twelve / eight - 1.0) * 100.0);
+    vec![
+        Claim {
+            paper: "615 connections per second against 327.6 of round robin: 1.88 times (1.7 or more)",
+            ours: ours.join("; "),
+            holds: best.map(|gain| gain >= 1.7),
+        },
+        Claim {
+            paper: "Steady above 8 updates a second (within 10 %)",
+            ours: change.map_or_else(
+                || "not measured".to_owned(),
+                |change| format!("12 updates a second: {change:+.0} % against 8"),
+            ),
+            holds: change.map(|change| change.abs() <= 10.0),
+        },
+    ]
+}
+
+fn better_signal(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let all = SIGNALS.map(|name| (name, line(&lines, name).and_then(mean)));
+    let shown = all.map(|(name, rate)| match rate {
+        Some(rate) => format!("{name}: {rate:.0}"),
+        None => format!("{name}: not measured"),
+    });
+    let [bytes, others @ ..] = all.map(|(_, rate)| rate);
+    let others: Option<Vec<f64>> = others.into_iter().collect();
+    vec![Claim {
+        paper: "The remaining bytes of requests are the better signal (most connections, mean over the numbers of clients)",
+        ours: shown.join("; "),
+        holds: bytes.zip(others).map(|(bytes, others)| others.iter().all(|other| bytes >= *other)),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_system_has_a_policy() {
+        for extent in [Extent::Quick, Extent::Normal, Extent::Full] {
+            let points = plan(extent);
+            assert!(points.iter().all(|point| policy(&point.system).is_ok()));
+            // a system that comes twice would start twice
+            let systems: Vec<_> = points.chunk_by(Parameters::has_system_of).map(|all| &all[0]).collect();
+            for (number, one) in systems.iter().enumerate() {
+                let rest = &systems[number + 1..];
+                let again = rest.iter().any(|other| one.has_system_of(other) && one.repeat == other.repeat);
+                assert!(!again, "{one:?}");
+            }
+        }
+    }
+}
