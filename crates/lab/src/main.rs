@@ -144,8 +144,12 @@ enum Paper {
     Dpr(PaperOptions),
     /// Light-weight Cluster Control Protocol, section 5.2; needs root
     Lccp(PaperOptions),
+    /// Web load balancing through more accurate server report, section 3; needs root
+    Lba(PaperOptions),
     /// Distributed server groups, section 4; needs root
     Groups(PaperOptions),
+    /// Policies on a simulated clock
+    Policies(PaperOptions),
     /// Each published workload against one held server; needs root
     Workloads(PaperOptions),
 }
@@ -275,7 +279,9 @@ impl Paper {
             }
             Paper::Dpr(options) => ("dpr", options),
             Paper::Lccp(options) => ("lccp", options),
+            Paper::Lba(options) => ("lba", options),
             Paper::Groups(options) => ("groups", options),
+            Paper::Policies(options) => ("policies", options),
             Paper::Workloads(options) => ("workloads", options),
         };
         let experiment = EXPERIMENTS.into_iter().find(|experiment| experiment.name == name);

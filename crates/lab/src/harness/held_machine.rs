@@ -12,7 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::cleanup;
 
 /// Period of the quota. Within it, programs of a group run until their part is used.
-const PERIOD_US: u32 = 10_000;
+const PERIOD_US: f64 = 10_000.0;
+/// Least quota that the kernel takes. A smaller part of a processor has a longer period.
+const QUOTA_MIN_US: f64 = 1_000.0;
 /// Number of attempts to remove a group whose processes are ending.
 const REMOVALS_MAX: u32 = 200;
 
@@ -41,13 +43,15 @@ impl HeldMachine {
             bail!("No control group with a CPU quota can be made: the cpu controller isn't mounted");
         };
         let machine = HeldMachine { controllers, name: format!("{}held", cleanup::next_prefix()?) };
-        machine.limit((part * f64::from(PERIOD_US)) as u32).with_context(|| {
+        machine.limit(part).with_context(|| {
             format!("No control group with a CPU quota can be made: {} was refused", machine.name)
         })?;
         Ok(machine)
     }
 
-    fn limit(&self, quota_us: u32) -> Result<()> {
+    fn limit(&self, part: f64) -> Result<()> {
+        let period_us = PERIOD_US.max(QUOTA_MIN_US / part).ceil() as u32;
+        let quota_us = (part * f64::from(period_us)) as u32;
         if let Controllers::Two(root) = &self.controllers {
             write(&root.join("cgroup.subtree_control"), "+cpu")?;
         }
@@ -57,11 +61,11 @@ impl HeldMachine {
         match &self.controllers {
             Controllers::One { cpu, .. } => {
                 let folder = cpu.join(&self.name);
-                write(&folder.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(&folder.join("cpu.cfs_period_us"), &period_us.to_string())?;
                 write(&folder.join("cpu.cfs_quota_us"), &quota_us.to_string())
             }
             Controllers::Two(root) => {
-                write(&root.join(&self.name).join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))
+                write(&root.join(&self.name).join("cpu.max"), &format!("{quota_us} {period_us}"))
             }
         }
     }
