@@ -78,6 +78,11 @@ impl HeldMachine {
         ["sh", "-c", &script, "held"].map(str::to_owned).to_vec()
     }
 
+    /// Moves a running process into the group, whose start took more than its part.
+    pub fn hold(&self, pid: u32) -> Result<()> {
+        self.folders().iter().try_for_each(|folder| write(&folder.join("cgroup.procs"), &pid.to_string()))
+    }
+
     /// Processor time that the group has used.
     pub fn used(&self) -> Result<Duration> {
         let read = |path: PathBuf| {

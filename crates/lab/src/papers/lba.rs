@@ -231,22 +231,24 @@ fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
     }))
 }
 
-/// Starts a server's agent on the server's machine. Without capabilities, the kernel refuses the
+/// Starts a server's agent, and then holds it with the server. Without capabilities, the kernel refuses the
 /// programs that follow requests, so that only the kernel's queues count.
 fn agent(farm: &Farm, number: usize, parameters: &Parameters, machine: &HeldMachine) -> Result<Agent> {
     let host = farm.server(number);
     let queue_only = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"].map(str::to_owned);
     let dropped = if parameters.system == "kernel's queue" { &queue_only[..] } else { &[] };
-    let before = [machine.before(), dropped.to_vec()].concat();
+    let before: Vec<&str> = dropped.iter().map(String::as_str).collect();
     let delay = if parameters.system.starts_with("best") { "paper" } else { "corrected" };
-    let service = SocketAddr::from((host.address(), crate::farm::WEB_PORT));
+    // the agent follows requests to the port of a service
+    let service = format!("192.0.2.200:{}", crate::farm::WEB_PORT);
     let text = format!(
         "[agent]\nlisten = \"0.0.0.0:9183\"\nreport = \"500ms\"\ndelay = \"{delay}\"\n\
          [[service]]\nname = \"web\"\naddress = \"{service}\"\n[[service.server]]\naddress = \"{}\"\n",
         host.address()
     );
-    let before: Vec<&str> = before.iter().map(String::as_str).collect();
-    Agent::start_behind(host, &text, &before)
+    let mut agent = Agent::start_behind(host, &text, &before)?;
+    machine.hold(agent.process().pid())?;
+    Ok(agent)
 }
 
 /// Returns the DNS server's file.
