@@ -66,7 +66,7 @@ const FIGURES: [Figure; 5] = [
         y: "% that the busiest server is above the mean, by speed",
         digits: 0,
         lines: |points| lines_of(points, "imbalance_percent"),
-        claims: |_| Vec::new(),
+        claims: evenness,
     },
     Figure {
         number: 5,
@@ -76,7 +76,7 @@ const FIGURES: [Figure; 5] = [
         y: "milliseconds, 99th percentile",
         digits: 0,
         lines: |points| lines_of(points, "p99_ms"),
-        claims: |_| Vec::new(),
+        claims: sizes,
     },
 ];
 
@@ -164,6 +164,38 @@ impl System for Simulated {
             values: BTreeMap::from(values.map(|(name, value)| (name.to_owned(), value))),
         })
     }
+}
+
+fn evenness(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "imbalance_percent");
+    let all = ["power-of-two", "least-connections", "round-robin", "hash"]
+        .map(|name| (name, line(&lines, name).and_then(|line| line.peak())));
+    let ours = all.map(|(name, peak)| match peak {
+        Some(peak) => format!("{name}: {peak:.0} %"),
+        None => format!("{name}: not measured"),
+    });
+    let [two, least, turns, hash] = all.map(|(_, peak)| peak);
+    vec![Claim {
+        paper: "(ours) By sessions, servers of unknown speed are used more evenly than by turns or by hash",
+        ours: ours.join("; "),
+        holds: two
+            .zip(least)
+            .zip(turns.zip(hash))
+            .map(|((two, least), (turns, hash))| two.max(least) < turns.min(hash)),
+    }]
+}
+
+fn sizes(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "p99_ms");
+    let ends = line(&lines, "power-of-two").and_then(|line| line.at(10.0).zip(line.at(256.0)));
+    vec![Claim {
+        paper: "(ours) Two choices are as good among many servers as among few (256 against 10: 110 % at most)",
+        ours: ends.map_or_else(
+            || "not measured".to_owned(),
+            |(few, many)| format!("{many:.0} ms with 256, {few:.0} with 10"),
+        ),
+        holds: ends.map(|(few, many)| many <= 1.1 * few),
+    }]
 }
 
 /// Compares with the closed forms of one queue (M/M/1), and of the shorter one of two random queues.
