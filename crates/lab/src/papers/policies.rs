@@ -198,7 +198,8 @@ fn sizes(points: &[&Point]) -> Vec<Claim> {
     }]
 }
 
-/// Compares with the closed forms of one queue (M/M/1), and of the shorter one of two random queues.
+/// Compares with the closed forms of one queue (M/M/1), and of the shorter one of two random
+/// queues.
 fn formulas(points: &[&Point]) -> Vec<Claim> {
     let ratio = |policy: &str, value: &str, formula: f64| {
         let lines = lines_of(points, value);

@@ -20,12 +20,12 @@ use evener_sim::Random;
 const SERVICE: u16 = 1;
 /// Least time between two reports of a server, in seconds.
 const REPORT_MIN: f64 = 0.01;
-/// Time for which a disturbed server does nothing, and mean time between two such times of a server,
-/// in seconds.
+/// Time for which a disturbed server does nothing, and mean time between two such times, in
+/// seconds.
 const STALL: f64 = 1.0;
 const STALL_EACH: f64 = 30.0;
-/// Prequal's probes for each request, its pool, the lifetime of a probe's result in seconds, and the
-/// part of probes above which a server is hot (Wydrowski and others, NSDI 2024, section 4).
+/// Prequal's probes for each request, its pool, the lifetime of a probe's result in seconds, and
+/// the part of probes above which a server is hot (Wydrowski and others, NSDI 2024, section 4).
 const PROBES: usize = 3;
 const PROBES_MAX: usize = 16;
 const PROBE_AGE_MAX: f64 = 1.0;
@@ -53,7 +53,8 @@ pub struct Simulation {
 pub struct Outcome {
     /// Times from a request's arrival to its reply, in milliseconds, sorted.
     pub times_ms: Vec<f64>,
-    /// How far the busiest server is above the mean, by requests for what it can answer, in percent.
+    /// How far the busiest server is above the mean, by requests for what it can answer, in
+    /// percent.
     pub imbalance_percent: f64,
 }
 
