@@ -301,7 +301,9 @@ impl Chooser for Selection {
             self.due = now + self.interval;
             self.report(now, servers);
         }
-        let hash = FlowHash((random.unit() * u64::MAX as f64) as u64);
+        // all bits of a hash are random, the low ones too, by which some flows ignore loads
+        let mut half = || (random.unit() * 2_f64.powi(32)) as u64;
+        let hash = FlowHash(half() << 32 | half());
         let slot = select(&self.tables, self.counts(), SERVICE, self.packets.pick, hash);
         usize::from(slot).saturating_sub(1)
     }
