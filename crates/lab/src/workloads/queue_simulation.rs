@@ -400,6 +400,16 @@ mod tests {
         Ok(())
     }
 
+    /// Loads that are known at once leave no more to wait than sessions.
+    #[test]
+    fn fresh_loads_are_as_good_as_sessions() -> Result<()> {
+        let all = simulation(20);
+        let [two, delay, hash] = ["power-of-two", "expected-delay", "hash"].map(|policy| all.run(policy));
+        let [two, delay, hash] = [two?, delay?, hash?].map(|outcome| outcome.quantile_ms(0.99));
+        assert!(delay < 1.1 * two && delay < 0.6 * hash, "{delay}, {two}, {hash}");
+        Ok(())
+    }
+
     #[test]
     fn same_seed_has_same_result_and_stalls_cost_time() -> Result<()> {
         let one = simulation(10);
