@@ -238,8 +238,7 @@ impl Director {
         self.replan_wanted |= hosts.peers.set_own(OwnStatus { load, up, draining, macs, servers });
     }
 
-    /// Returns what this host says about its own server of a service. `before` is what it
-    /// said before.
+    /// Returns the report on this host's own server of a service. `before` is the report in force.
     fn hosted(
         &self,
         name: &ServerName,

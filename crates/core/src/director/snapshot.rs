@@ -93,7 +93,7 @@ pub struct ServerSnapshot {
     /// Tenths of the configured weight that remain after slow start and reports.
     pub tenths: u16,
     pub signals: Signals,
-    /// What another host of an every-host farm says about its server; `None` for other servers, and
+    /// Report of another host of an every-host farm on its server. `None` for other servers, and
     /// before the first report.
     pub hosted: Option<HostedServer>,
     /// Score in the tables in force.

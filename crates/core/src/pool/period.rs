@@ -1,6 +1,7 @@
 //! Period between two reports or path probes, or for which the ranks of a name stay valid. It is
-//! constant or depends on the time of day: "the frequency of updates could depend on the time of
-//! day" (Server Report Based Load Balancing, section 2.4).
+//! constant or depends on the time of day: "This frequency could depend upon the required accuracy
+//! of the result as well as some other factors e.g. the time of day" (Web Load Balancing Through
+//! More Accurate Server Report, section 1).
 
 use super::ClockReading;
 use alloc::boxed::Box;

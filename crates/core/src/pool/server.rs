@@ -336,7 +336,7 @@ mod tests {
         let settings = Arc::new(PoolSettings { report: Some(Arc::new(report)), ..(*settings(0)).clone() });
         let mut server = PoolServer::new(&settings, 0, 0, false);
         let mut queries = alloc::vec::Vec::new();
-        for second in (7 * 3_600..8 * 3_600 + 60).step_by(1) {
+        for second in 7 * 3_600..8 * 3_600 + 60 {
             let now = ClockReading { now_ms: u64::from(second) * 1_000, second_of_day: second, unix_ms: 0 };
             let due = server.poll(now);
             assert_eq!(due.change, ServerChange::default(), "{second}");

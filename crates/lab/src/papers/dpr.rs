@@ -126,16 +126,8 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     let mut points = Vec::new();
     for repeat in 0..repeats {
         let mut add = |sweep: &str, system: &str, servers: u8, x: f64| {
-            points.push(Parameters {
-                sweep: sweep.to_owned(),
-                system: system.to_owned(),
-                servers,
-                x,
-                repeat,
-                seed: u64::from(repeat) + 1,
-                warmup_seconds,
-                seconds,
-            });
+            let point = Parameters::new(sweep, system, servers, x);
+            points.push(point.repeated(repeat).lasting(warmup_seconds, seconds));
         };
         for (system, servers) in VARIANTS {
             rates.iter().for_each(|rate| add("rate", system, servers, (rate * 2.0 * capacity()).round()));

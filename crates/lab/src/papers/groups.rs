@@ -149,16 +149,7 @@ fn plan(extent: Extent) -> Vec<Parameters> {
             "shares" if LARGE.contains(&x) => seconds * 2.0,
             _ => seconds,
         };
-        points.push(Parameters {
-            sweep: sweep.to_owned(),
-            system,
-            servers,
-            x: x.into(),
-            repeat: 0,
-            seed: 1,
-            warmup_seconds: 4.0,
-            seconds,
-        });
+        points.push(Parameters::new(sweep, &system, servers, x).lasting(4.0, seconds));
     };
     for members in counts {
         for load in ["aged", "paper"] {

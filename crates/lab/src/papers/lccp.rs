@@ -81,16 +81,8 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     let mut points = Vec::new();
     for repeat in 0..repeats {
         let mut add = |sweep: &str, system: &str, servers: u8, x: u32| {
-            points.push(Parameters {
-                sweep: sweep.to_owned(),
-                system: system.to_owned(),
-                servers,
-                x: x.into(),
-                repeat,
-                seed: u64::from(repeat) + 1,
-                warmup_seconds,
-                seconds,
-            });
+            let point = Parameters::new(sweep, system, servers, x);
+            points.push(point.repeated(repeat).lasting(warmup_seconds, seconds));
         };
         for way in WAYS {
             clients.iter().for_each(|clients| add("clients", way, 1, *clients));

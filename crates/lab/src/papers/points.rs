@@ -58,6 +58,20 @@ pub struct Point {
 }
 
 impl Parameters {
+    /// Returns the first measurement of a point, which takes no time.
+    pub(super) fn new(sweep: &str, system: &str, servers: u8, x: impl Into<f64>) -> Parameters {
+        let (sweep, system, x) = (sweep.to_owned(), system.to_owned(), x.into());
+        Parameters { sweep, system, servers, x, repeat: 0, seed: 1, warmup_seconds: 0.0, seconds: 0.0 }
+    }
+
+    pub(super) fn repeated(self, repeat: u32) -> Parameters {
+        Parameters { repeat, seed: u64::from(repeat) + 1, ..self }
+    }
+
+    pub(super) fn lasting(self, warmup_seconds: f64, seconds: f64) -> Parameters {
+        Parameters { warmup_seconds, seconds, ..self }
+    }
+
     /// True if both points are measured on the same running system.
     pub(super) fn has_system_of(&self, other: &Parameters) -> bool {
         (&self.sweep, &self.system, self.servers) == (&other.sweep, &other.system, other.servers)

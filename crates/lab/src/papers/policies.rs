@@ -108,16 +108,8 @@ fn plan(extent: Extent) -> Vec<Parameters> {
     let mut points = Vec::new();
     for repeat in 0..repeats {
         let mut add = |sweep: &str, system: &str, servers: u8, x: u32| {
-            points.push(Parameters {
-                sweep: sweep.to_owned(),
-                system: system.to_owned(),
-                servers,
-                x: x.into(),
-                repeat,
-                seed: u64::from(repeat) + 1,
-                warmup_seconds: 0.0,
-                seconds: 1.0,
-            });
+            let point = Parameters::new(sweep, system, servers, x);
+            points.push(point.repeated(repeat).lasting(0.0, 1.0));
         };
         for sweep in ["equal", "unequal", "stalling"] {
             for policy in POLICIES {

@@ -50,19 +50,11 @@ fn plan(extent: Extent) -> Vec<Parameters> {
         Extent::Full => (&[1, 8, 32], 60.0),
     };
     let names = Name::value_variants().iter().filter_map(|name| name.to_possible_value());
-    let point = |system: String, count: u32| Parameters {
-        sweep: "workload".to_owned(),
-        system,
-        servers: 1,
-        x: count.into(),
-        repeat: 0,
-        seed: 1,
-        warmup_seconds: 1.0,
-        seconds,
-    };
+    let point =
+        |system: &str, count: u32| Parameters::new("workload", system, 1, count).lasting(1.0, seconds);
     let points = names.flat_map(|name| {
         let name = name.get_name().to_owned();
-        counts.iter().map(move |count| point(name.clone(), *count))
+        counts.iter().map(move |count| point(&name, *count))
     });
     points.collect()
 }

@@ -1,4 +1,4 @@
-//! What a host reports about its own server of a service.
+//! Report of a host on its own server of a service.
 
 /// State of a host's own server, which the host decides and reports. The file's weight of another
 /// host's server counts only until the first report.
