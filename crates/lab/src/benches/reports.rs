@@ -1,9 +1,7 @@
 //! Measures an agent's reports: reported pending bytes compared with the bytes that clients still
 //! lack, and the agent's processor time.
 
-use std::io::ErrorKind;
-use std::net::{Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Effort;
-use crate::clients::partial_reader::Reader;
+use crate::clients::downloads::Downloads;
 use crate::evener::program;
 use crate::farm::{Farm, WEB_PORT};
 use crate::harness::cpu::{BpfTimes, process_times};
@@ -104,11 +102,6 @@ fn agent(farm: &Farm) -> Result<Proc> {
     Ok(agent)
 }
 
-struct Download {
-    client: String,
-    lacks: AtomicU64,
-}
-
 fn bytes(downloads: usize, length: usize) -> Result<Bytes> {
     eprintln!("load: {downloads} downloads of {} bytes", thousands(length as u64));
     let farm = Farm::builder().build()?;
@@ -117,60 +110,29 @@ fn bytes(downloads: usize, length: usize) -> Result<Bytes> {
     let server = farm.server(0);
     server.limit_replies(LINK_MBIT)?;
     let to = SocketAddr::new(server.address().into(), WEB_PORT);
-    let readers = (0..downloads).map(|_| Reader::connect(farm.client(0), to)).collect::<Result<Vec<_>>>()?;
-    let works = readers
-        .iter()
-        .map(|reader| {
-            let client = reader.address()?.to_string();
-            // Estimate until the response's head has arrived: nginx's heads have about this length.
-            Ok(Download { client, lacks: AtomicU64::new(length as u64 + 250) })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let ends = readers.iter().map(Reader::end).collect::<Result<Vec<_>>>()?;
-    thread::scope(|scope| {
-        let began = Instant::now();
-        for (mut reader, work) in readers.into_iter().zip(&works) {
-            scope.spawn(move || -> Result<()> {
-                reader.get(&format!("/bytes/{length}"))?;
-                reader.read_to(1)?;
-                while reader.lacks()? > 0 {
-                    work.lacks.store(reader.lacks()?, Relaxed);
-                    reader.read_some(u64::MAX)?;
-                }
-                work.lacks.store(0, Relaxed);
-                Ok(())
-            });
-        }
-        let looked = looks(server, &works, began);
-        // Shutting down the connections ends readers that wait for more.
-        ends.iter().try_for_each(|end| end.shutdown(Shutdown::Both)).or_else(|error| match error.kind() {
-            ErrorKind::NotConnected => Ok(()),
-            _ => Err(error),
-        })?;
-        looked
-    })
-    .map(|bytes| Bytes { downloads, length, ..bytes })
+    let began = Instant::now();
+    let running = Downloads::start(farm.client(0), to, downloads, &format!("/bytes/{length}"), length)?;
+    Ok(Bytes { downloads, length, ..looks(server, &running, began)? })
 }
 
-fn looks(server: &Host, works: &[Download], began: Instant) -> Result<Bytes> {
+fn looks(server: &Host, downloads: &Downloads, began: Instant) -> Result<Bytes> {
     let (mut sum, mut single, mut queued) = (Difference::default(), Difference::default(), Vec::new());
-    let lacks = || works.iter().map(|work| work.lacks.load(Relaxed)).collect::<Vec<_>>();
     for second in LOOKS {
         thread::sleep(Duration::from_secs(second).saturating_sub(began.elapsed()));
-        let before = lacks();
+        let before = downloads.lacks();
         let load: Value = serde_json::from_str(&server.curl(&["http://127.0.0.1:9183/v1/load"])?)?;
-        let after = lacks();
+        let after = downloads.lacks();
         let reported = load["bytes_to_send"].as_u64().context("no bytes to send")?;
         let sums = [&before, &after].map(|all| all.iter().sum::<u64>());
         sum.look(reported, sums);
         if sums[1] > NEAR {
             queued.push(load["lower_bound"].as_u64().unwrap_or_default() as f64 * 100.0 / sums[1] as f64);
         }
-        let before = lacks();
+        let before = downloads.lacks();
         let shown: Vec<Value> =
             serde_json::from_str(&server.run(&[&program()?.to_string_lossy(), "requests", "--json"])?)?;
-        for ((work, before), after) in works.iter().zip(before).zip(lacks()) {
-            let one = shown.iter().find(|one| one["client"] == *work.client);
+        for ((client, before), after) in downloads.clients().zip(before).zip(downloads.lacks()) {
+            let one = shown.iter().find(|one| one["client"] == client.to_string());
             let left = one.and_then(|one| one["bytes_left"].as_u64()).unwrap_or_default();
             single.look(left, [before, after]);
         }

@@ -1,5 +1,6 @@
 //! Clients of tests, step by step.
 
+pub mod downloads;
 pub mod fragments;
 pub mod half_close;
 pub mod handmade_tcp;
