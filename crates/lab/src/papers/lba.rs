@@ -28,9 +28,11 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
     name: "lba",
     paper: "Web Load Balancing Through More Accurate Server Report, sections 2.4 and 3",
     setup: "WebStone's clients resolve the server's name for each connection; answers live 0 s. A server is \
-            Apache prefork with 64 processes and its agent, held to a fifth of a processor; the DNS server \
-            has half of that. A slow server has a quarter of the others' part. A period is that of \
-            reports and of ranks. Lines with \"best\" answer with the least delay alone, by the paper's \
+            Apache prefork with 64 processes and its agent, held to a fifth of a processor, with a link of \
+            20 Mbit/s: the paper's 615 connections per second nearly fill its network, too. The DNS server \
+            has half of a server's processor. A slow server has a quarter of the others' link. In figure \
+            10, links are fast, and the slow server has a quarter of the others' processor. All hosts \
+            report the same use of processors, which they share. A period is that of reports and of ranks. Lines with \"best\" answer with the least delay alone, by the paper's \
             own formula; lines with \"shares\" spread the answers by delay. The paper's clients were on \
             several hosts, and its servers on other networks.",
     figures: &FIGURES,
@@ -39,7 +41,7 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
     start,
 };
 
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 10] = [
     Figure {
         number: 1,
         title: "Throughput by clients and period (3.1)",
@@ -92,8 +94,8 @@ const FIGURES: [Figure; 9] = [
     },
     Figure {
         number: 6,
-        title: "Connections by updates a second, one slow server (3.5)",
-        sweep: "updates, one slow",
+        title: "Connections by updates a second, one slow link (3.5)",
+        sweep: "updates, one slow link",
         x: "updates a second",
         y: "connections per second",
         digits: 0,
@@ -102,7 +104,7 @@ const FIGURES: [Figure; 9] = [
     },
     Figure {
         number: 7,
-        title: "Connections by signal, one slow server",
+        title: "Connections by signal, one slow link",
         sweep: "signals",
         x: "clients",
         y: "connections per second",
@@ -130,13 +132,25 @@ const FIGURES: [Figure; 9] = [
         lines: views::seconds,
         claims: views::seconds_claims,
     },
+    Figure {
+        number: 10,
+        title: "Connections by updates a second, one slow processor",
+        sweep: SLOW_PROCESSOR,
+        x: "updates a second",
+        y: "connections per second",
+        digits: 0,
+        lines: |points| lines_of(points, "requests_per_second"),
+        claims: updates,
+    },
 ];
 
 const PORT: u16 = 5300;
 const NAME: &str = "www.example.com";
-/// Part of a processor of a server and of a slow one, and a server's processes.
+/// Part of a processor and rate of the link of a server, and its processes.
 const PART: f64 = 0.2;
-const SLOW_PART: f64 = PART / 4.0;
+const MEGABITS: u32 = 20;
+/// A slow server has this share of the others' processor or link.
+const SLOW: u32 = 4;
 const PROCESSES: u16 = 64;
 /// Numbers of clients of figures 3.1 to 3.3, and of the others.
 const CLIENTS: [u32; 6] = [10, 20, 30, 50, 75, 100];
@@ -146,6 +160,8 @@ const PERIODS: [u32; 5] = [1, 5, 10, 15, 20];
 const BEST: &str = "best, period 5 s";
 const ROUND_ROBIN: &str = "round robin";
 const RANDOM: &str = "random";
+/// Sweep with fast links, whose slow server has a slow processor.
+const SLOW_PROCESSOR: &str = "updates, one slow processor";
 /// Words of systems by the bytes of requests.
 const BY_BYTES: [&str; 2] = ["best", "shares"];
 /// Words that start an agent which can't load kernel programs.
@@ -177,7 +193,7 @@ fn plan(extent: Extent) -> Vec<Parameters> {
                 add("servers", system, *servers, (*servers).into());
             }
         }
-        for sweep in ["updates, equal", "updates, one slow"] {
+        for sweep in ["updates, equal", "updates, one slow link", SLOW_PROCESSOR] {
             for system in BY_BYTES {
                 rates.iter().for_each(|x| add(sweep, system, 4, *x));
             }
@@ -201,8 +217,15 @@ fn clients(parameters: &Parameters) -> usize {
     (if ["periods", "signals"].contains(&&*parameters.sweep) { parameters.x as u32 } else { MANY }) as usize
 }
 
-fn has_slow_server(parameters: &Parameters) -> bool {
-    ["updates, one slow", "signals"].contains(&&*parameters.sweep)
+/// Returns a server's part of a processor, and the rate of its link unless that is fast.
+fn limits(parameters: &Parameters, number: usize) -> (f64, Option<u32>) {
+    let is_first = number == 0;
+    match parameters.sweep.as_str() {
+        SLOW_PROCESSOR if is_first => (PART / f64::from(SLOW), None),
+        SLOW_PROCESSOR => (PART, None),
+        "updates, one slow link" | "signals" if is_first => (PART, Some(MEGABITS / SLOW)),
+        _ => (PART, Some(MEGABITS)),
+    }
 }
 
 /// Running servers with their agents, and a DNS server. Fields are dropped in order.
@@ -226,7 +249,10 @@ fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
     let (mut machines, mut apaches, mut agents) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..farm.servers().len() {
         farm.stop_web(number)?;
-        let part = if number == 0 && has_slow_server(parameters) { SLOW_PART } else { PART };
+        let (part, megabits) = limits(parameters, number);
+        if let Some(megabits) = megabits {
+            farm.server(number).limit_replies(megabits)?;
+        }
         let machine = HeldMachine::new(part)?;
         apaches.push(apache_prefork(farm.server(number), &farm, PROCESSES, &machine)?);
         agents.push(agent(&farm, number, parameters, &machine)?);
