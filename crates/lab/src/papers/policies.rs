@@ -20,14 +20,15 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
             can answer, 10 requests per second each. A service has at most 256 servers. The sessions of \
             each server are known at once, reports after the given time. Unequal: each second server has \
             half the speed, and no weight says so. Stalling: each server does nothing for 1 s, each 30 s \
-            on average. Nothing depends on the machine.",
+            on average. SURGE: requests are those of its users, with its pauses and files of up to 1 MB; the \
+            work of a reply is as its length, and time passes so fast that the load is the same. Nothing depends on the machine.",
     figures: &FIGURES,
     plan,
     clients: |_| 1,
     start: |_| Ok(Box::new(Simulated)),
 };
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 6] = [
     Figure {
         number: 1,
         title: "99th percentile by age of reports, equal servers",
@@ -78,6 +79,16 @@ const FIGURES: [Figure; 5] = [
         lines: |points| lines_of(points, "p99_ms"),
         claims: sizes,
     },
+    Figure {
+        number: 6,
+        title: "99th percentile by age of reports, users of SURGE",
+        sweep: "surge",
+        x: "seconds between reports",
+        y: "milliseconds, 99th percentile",
+        digits: 0,
+        lines: |points| lines_of(points, "p99_ms"),
+        claims: |points| bounded_by_age(points, "p99_ms"),
+    },
 ];
 
 const POLICIES: [&str; 9] = [
@@ -111,7 +122,7 @@ fn plan(extent: Extent) -> Vec<Parameters> {
             let point = Parameters::new(sweep, system, servers, x);
             points.push(point.repeated(repeat).lasting(0.0, 1.0));
         };
-        for sweep in ["equal", "unequal", "stalling"] {
+        for sweep in ["equal", "unequal", "stalling", "surge"] {
             for policy in POLICIES {
                 ages.iter().for_each(|age| add(sweep, policy, SERVERS, *age));
             }
@@ -138,6 +149,7 @@ impl System for Simulated {
             load: LOAD,
             staleness,
             is_disturbed: sweep == "stalling",
+            is_surge: sweep == "surge",
             requests: 200_000,
             seed: parameters.seed,
         };

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::vec;
 
 use anyhow::{Context, Result};
 use evener_core::path::select::{Counts, Score, select};
@@ -15,6 +16,8 @@ use evener_core::pool::policy::{Fills, PacketPolicy, Weighted, for_packets, seco
 use evener_core::pool::report::Report;
 use evener_core::pool::signals::Signals;
 use evener_sim::Random;
+
+use super::surge::Surge;
 
 /// Number of the only service.
 const SERVICE: u16 = 1;
@@ -30,6 +33,11 @@ const PROBES: usize = 3;
 const PROBES_MAX: usize = 16;
 const PROBE_AGE_MAX: f64 = 1.0;
 const HOT: f64 = 0.84;
+/// SURGE's set of files: their number, and the greatest length in bytes. One user for each request
+/// per second and second of the mean pause.
+const SURGE_FILES: usize = 2_000;
+const SURGE_LONGEST: usize = 1_000_000;
+const SURGE_PAUSE: f64 = 4.0;
 pub const PREQUAL: &str = "prequal";
 
 /// Farm and load.
@@ -43,6 +51,9 @@ pub struct Simulation {
     pub staleness: f64,
     /// True if servers do nothing for a while now and then.
     pub is_disturbed: bool,
+    /// True if requests are those of SURGE's users, false if they come at Poisson times and have
+    /// exponential lengths.
+    pub is_surge: bool,
     /// Number of requests that count, after a tenth as many that don't.
     pub requests: usize,
     pub seed: u64,
@@ -122,25 +133,25 @@ impl Simulation {
 
     fn run_by(&self, chooser: &mut dyn Chooser) -> Outcome {
         let mut random = Random::new(self.seed);
-        let rate = self.rates.iter().sum::<f64>() * self.load;
+        let (warmup, mut ended, mut times_ms) = (self.requests / 10, 0, Vec::with_capacity(self.requests));
+        let mut arrivals = self.arrivals();
         let server = |rate: &f64| QueuedServer { rate: *rate, ..QueuedServer::default() };
         let mut servers: Vec<QueuedServer> = self.rates.iter().map(server).collect();
         let mut events = Events::default();
-        events.add(exponential(&mut random, rate), Event::Arrival);
+        events.extend(arrivals.next(0.0, &mut random), Event::Arrival);
         if self.is_disturbed {
             for server in 0..servers.len() {
                 events.add(exponential(&mut random, 1.0 / STALL_EACH), Event::Stall(server));
             }
         }
-        let (warmup, mut ended, mut times_ms) = (self.requests / 10, 0, Vec::with_capacity(self.requests));
         while times_ms.len() < self.requests {
             let Some((now, event)) = events.next() else { break };
             match event {
                 Event::Arrival => {
-                    events.add(now + exponential(&mut random, rate), Event::Arrival);
+                    events.extend(arrivals.next(now, &mut random), Event::Arrival);
                     let place = chooser.choose(now, &servers, &mut random);
                     let Some(server) = servers.get_mut(place) else { continue };
-                    let service = exponential(&mut random, server.rate);
+                    let service = arrivals.work(&mut random) / server.rate;
                     server.queue.push_back((now, service));
                     chooser.starts(place);
                     if server.queue.len() == 1 {
@@ -180,6 +191,56 @@ impl Simulation {
     }
 }
 
+/// Requests that reach the farm.
+enum Arrivals {
+    Poisson {
+        rate: f64,
+    },
+    /// Times of all requests in seconds, and their work as a multiple of the mean.
+    Trace {
+        times: vec::IntoIter<f64>,
+        works: vec::IntoIter<f64>,
+    },
+}
+
+impl Simulation {
+    fn arrivals(&self) -> Arrivals {
+        let rate = self.rates.iter().sum::<f64>() * self.load;
+        if !self.is_surge {
+            return Arrivals::Poisson { rate };
+        }
+        // some are open at the end
+        let requests = self.requests + self.requests / 5;
+        let surge = Surge::new(SURGE_FILES, SURGE_LONGEST, self.seed);
+        let trace = surge.arrivals((rate * SURGE_PAUSE) as usize, requests);
+        let mean = trace.iter().map(|(_, len)| *len as f64).sum::<f64>() / trace.len().max(1) as f64;
+        let duration = trace.last().map_or(0.0, |(time, _)| *time);
+        // exactly the offered load
+        let scale = trace.len() as f64 / rate / duration;
+        let (times, works): (Vec<f64>, Vec<f64>) =
+            trace.into_iter().map(|(time, len)| (time * scale, len as f64 / mean)).unzip();
+        Arrivals::Trace { times: times.into_iter(), works: works.into_iter() }
+    }
+}
+
+impl Arrivals {
+    /// Returns the time of the next request.
+    fn next(&mut self, now: f64, random: &mut Random) -> Option<f64> {
+        match self {
+            Arrivals::Poisson { rate } => Some(now + exponential(random, *rate)),
+            Arrivals::Trace { times, .. } => times.next(),
+        }
+    }
+
+    /// Returns the work of the request that arrives, as a multiple of the mean.
+    fn work(&mut self, random: &mut Random) -> f64 {
+        match self {
+            Arrivals::Poisson { .. } => exponential(random, 1.0),
+            Arrivals::Trace { works, .. } => works.next().unwrap_or_default(),
+        }
+    }
+}
+
 fn imbalance(servers: &[QueuedServer]) -> f64 {
     let parts: Vec<f64> = servers.iter().map(|server| server.answered as f64 / server.rate).collect();
     let all: f64 = servers.iter().map(|server| server.answered as f64).sum();
@@ -205,6 +266,10 @@ impl Events {
         // times are positive, so that their bits are in the same order
         self.queue.push(Reverse((at.to_bits(), self.added)));
         self.kinds.insert(self.added, (at, event));
+    }
+
+    fn extend(&mut self, at: Option<f64>, event: Event) {
+        at.into_iter().for_each(|at| self.add(at, event));
     }
 
     fn next(&mut self) -> Option<(f64, Event)> {
@@ -372,6 +437,7 @@ mod tests {
             load: 0.8,
             staleness: 0.0,
             is_disturbed: false,
+            is_surge: false,
             requests: 200_000,
             seed: 1,
         }
@@ -418,6 +484,24 @@ mod tests {
         let slower = disturbed.run("hash")?.mean_ms() / one.run("hash")?.mean_ms();
         assert!(slower > 1.2, "{slower}");
         assert!(one.run("fastest").is_err());
+        Ok(())
+    }
+
+    /// Users request more at once, and files of very different lengths.
+    #[test]
+    fn users_of_surge_wait_longer_at_the_same_load() -> Result<()> {
+        let poisson = simulation(64);
+        let surge = Simulation { is_surge: true, ..poisson.clone() };
+        let trace = surge.arrivals();
+        let Arrivals::Trace { times, works } = trace else { anyhow::bail!("no trace") };
+        let (times, works): (Vec<f64>, Vec<f64>) = (times.collect(), works.collect());
+        assert!(times.is_sorted() && times.len() == works.len());
+        let offered = works.iter().sum::<f64>() / times.last().copied().unwrap_or_default() / 640.0;
+        assert!((offered - 0.8).abs() < 1e-6, "{offered}");
+        let [poisson, surge] = [poisson, surge].map(|all| all.run("power-of-two"));
+        let (poisson, surge) = (poisson?, surge?);
+        assert_eq!(poisson.times_ms.len(), surge.times_ms.len());
+        assert!(surge.mean_ms() > 1.5 * poisson.mean_ms(), "{} {}", surge.mean_ms(), poisson.mean_ms());
         Ok(())
     }
 }

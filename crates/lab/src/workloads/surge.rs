@@ -6,6 +6,8 @@
 //! sequence, as SURGE prepares it: each file is in it as often as Zipf's law says, and the distance
 //! between two requests of a file is lognormal, as far as these numbers allow it.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use evener_sim::Random;
@@ -27,6 +29,8 @@ const STACK_DISTANCE: Distribution = Distribution::Lognormal { mu: 1.5, sigma: 0
 
 /// Greatest number of requests of a burst.
 const BURST: usize = 32;
+/// Time within which all users begin.
+const BEGINNING: Duration = Duration::from_secs(10);
 /// Number of requests in a sequence: a tenth of the LCCP paper's.
 const REQUESTS: usize = 49_000;
 
@@ -68,6 +72,30 @@ impl Surge {
         let sequence = sequence(&counts(FILES, exponent, REQUESTS), &mut Random::new(seed));
         surge.sequence = Shared::new(sequence);
         Surge { is_thinking: false, ..surge }
+    }
+
+    /// Returns the first requests of so many users, by time in seconds, with their lengths in bytes,
+    /// if each reply takes no time. Users begin one after another within [`BEGINNING`].
+    pub fn arrivals(&self, users: usize, requests: usize) -> Vec<(f64, usize)> {
+        let mut users: Vec<_> = (0..users.max(1)).map(|client| self.steps(client)).collect();
+        let at = |user, time: Duration| Reverse((time, user));
+        let mut due: BinaryHeap<_> = {
+            let begin = |user: usize| BEGINNING.mul_f64(user as f64 / users.len() as f64);
+            (0..users.len()).map(|user| at(user, begin(user))).collect()
+        };
+        let mut arrivals = Vec::with_capacity(requests);
+        while let Some(Reverse((time, user))) = due.pop().filter(|_| arrivals.len() < requests) {
+            let Some(step) = users.get_mut(user).and_then(Iterator::next) else { continue };
+            match step {
+                Step::Rest(rest) => due.push(at(user, time + rest)),
+                Step::Request(len) => {
+                    arrivals.push((time.as_secs_f64(), len));
+                    due.push(at(user, time));
+                }
+                Step::RequestIn(..) | Step::Program(..) => {}
+            }
+        }
+        arrivals
     }
 }
 
