@@ -3,16 +3,16 @@
 #![no_main]
 
 use evener_core::node::peers::wire::LEN;
-use evener_core::node::peers::{HostSetting, Peers, Publishable, Settings};
+use evener_core::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use evener_core::node::secret::{Key, Secret, TAG_LEN};
 use libfuzzer_sys::fuzz_target;
 
 const KEY: Key = Key([9; 32]);
 
-fn settings() -> Settings {
+fn settings() -> PeerSettings {
     let host = |name: &str, last| HostSetting { name: name.into(), address: [10, 0, 0, last].into() };
     let addresses = [Some("web1"), Some("web2"), None];
-    Settings {
+    PeerSettings {
         name: "web1".into(),
         hosts: vec![host("web1", 1), host("web2", 2)],
         services: vec!["web".into()],

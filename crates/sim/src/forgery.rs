@@ -81,7 +81,8 @@ pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
 fn falsify(heard: &mut Datagram) {
     heard.numbers.sequence += 1;
     if let Body::Report(report) = &mut heard.body {
-        (report.up, report.owned) = (0, 0);
+        report.servers.values_mut().for_each(|server| server.is_up = false);
+        report.owned = 0;
     }
 }
 

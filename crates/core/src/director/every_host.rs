@@ -48,10 +48,11 @@ impl Director {
         known.iter().find(|host| host.name == name.server)?.servers.get(&at)
     }
 
-    /// Returns the names of the services whose bits are set.
-    pub(super) fn services_of(&self, set: u64) -> Vec<String> {
-        let numbered = (0..BITS as u8).zip(self.farm.every_host());
-        numbered.filter(|(at, _)| set & bit(*at) != 0).map(|(_, service)| service.name.clone()).collect()
+    /// Returns the names of the services for which a host reports such a server.
+    pub(super) fn services_of(&self, host: &KnownHost, is: fn(&HostedServer) -> bool) -> Vec<String> {
+        let numbered = (0..).zip(self.farm.every_host());
+        let reported = numbered.filter(|(at, _)| host.servers.get(at).is_some_and(is));
+        reported.map(|(_, service)| service.name.clone()).collect()
     }
 
     /// Returns the state of a host as a server. For this host the state comes from its own probes,
@@ -65,8 +66,7 @@ impl Director {
     ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
         let known_host = known.iter().find(|host| host.name == member.name);
-        let bit = self.place(&service.name).map_or(0, bit);
-        let hosted = self.hosted_server(known, &name).copied();
+        let hosted = self.hosted_server(known, &name);
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // While no other host takes sessions, this host uses its own probes even before it is
         // ready.
@@ -76,7 +76,7 @@ impl Director {
             // Before this host is ready, its own ring contains only other hosts. When this host
             // joins the ring, the entries that it replaces become second chances (see `plan`).
             _ if member.local => health::HealthStatus::UNKNOWN,
-            _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
+            _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, hosted)),
         };
         let drained = self.operator.contains_key(&name);
         MemberState {
@@ -84,7 +84,7 @@ impl Director {
             admin_draining: if member.local {
                 drained
             } else {
-                known_host.is_some_and(|h| h.draining & bit != 0)
+                hosted.is_some_and(|hosted| hosted.is_drained)
             },
             refuses: hosted.is_some_and(|hosted| hosted.refuses),
             is_full: hosted.is_some_and(|hosted| hosted.is_full),
@@ -221,12 +221,9 @@ impl Director {
     /// Updates this host's report. A changed report is sent soon.
     pub(super) fn send_own_report(&mut self) {
         let Some(hosts) = &self.hosts else { return };
-        let (mut up, mut draining, mut servers) = (0, 0, BTreeMap::new());
+        let mut servers = BTreeMap::new();
         for (at, service) in (0..BITS as u8).zip(self.farm.every_host()) {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
-            let own = self.pools.server(&name);
-            up |= if own.is_some_and(PoolServer::is_up) { bit(at) } else { 0 };
-            draining |= if self.operator.contains_key(&name) { bit(at) } else { 0 };
             let listed = service.servers.iter().find(|listed| listed.name == name.server);
             servers.extend(
                 listed.map(|listed| (at, self.hosted(&name, service, listed, hosts.peers.own_server(at)))),
@@ -235,7 +232,7 @@ impl Director {
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
         let macs = self.links.values().copied().collect();
         let Some(hosts) = &mut self.hosts else { return };
-        self.replan_wanted |= hosts.peers.set_own(OwnStatus { load, up, draining, macs, servers });
+        self.replan_wanted |= hosts.peers.set_own(OwnStatus { load, macs, servers });
     }
 
     /// Returns the report on this host's own server of a service. `before` is the report in force.
@@ -255,6 +252,8 @@ impl Director {
         let least =
             if before.is_some_and(|before| before.is_full) { limit - limit / FULL_UNTIL } else { limit };
         HostedServer {
+            is_up: own.is_some_and(PoolServer::is_up),
+            is_drained: self.operator.contains_key(name),
             weight: listed.weight,
             tenths: own.map_or(FULL_WEIGHT, PoolServer::tenths),
             refuses: own.is_some_and(PoolServer::refuses),
@@ -343,10 +342,10 @@ impl Director {
         let announced =
             running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && self.lease_holds);
         let owned: BTreeSet<IpAddr> = announced.map(|(key, _)| key.address).collect();
-        let up = up_bits(&self.farm, running);
-        if let Some(hosts) = self.hosts.as_mut().filter(|_| !up.is_empty()) {
+        let serving = serving_hosts(&self.farm, running);
+        if let Some(hosts) = self.hosts.as_mut().filter(|_| !serving.is_empty()) {
             hosts.adopted_macs.clone_from(&running.peers);
-            hosts.peers.resume(now_ms, up.into_iter(), &owned);
+            hosts.peers.resume(now_ms, serving.into_iter(), &owned);
         }
     }
 
@@ -361,15 +360,10 @@ impl Director {
     }
 }
 
-/// Returns the bit of the service at this position in reports.
-fn bit(place: u8) -> u64 {
-    1_u64.checked_shl(place.into()).unwrap_or_default()
-}
-
 /// Returns the health of a host's own server from its report.
-fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
+fn status(host: &KnownHost, hosted: Option<&HostedServer>) -> health::HealthStatus {
     let was_received = host.believed && host.received_ms.is_some();
-    let state = match (host.alive, host.ready, host.up & bit != 0) {
+    let state = match (host.alive, host.ready, hosted.is_some_and(|hosted| hosted.is_up)) {
         (true, true, true) => HealthState::Up,
         // A host that is alive but leaves or is not ready has not failed.
         (true, false, _) => HealthState::Unknown,
@@ -379,17 +373,17 @@ fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
-/// Returns the hosts that get new sessions from a running data plane, with the bits of the services
-/// for which they get sessions.
-fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
+/// Returns the hosts that get new sessions from a running data plane, with the servers that get
+/// them.
+fn serving_hosts<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, BTreeMap<u8, HostedServer>> {
     let serving = running.servers.values().filter(|entry| entry.weight > 0);
     let serving: BTreeSet<u64> = serving.map(|entry| entry.identity).collect();
-    let mut hosts = BTreeMap::<&str, u64>::new();
+    let mut hosts = BTreeMap::<&str, BTreeMap<u8, HostedServer>>::new();
     for (at, service) in (0..BITS as u8).zip(farm.every_host()) {
         for server in &service.servers {
             // A host without any report gets no sessions, but doesn't count as failed.
             if serving.contains(&plan::identity(&service.name, &server.name)) {
-                *hosts.entry(&server.name).or_default() |= bit(at);
+                hosts.entry(&server.name).or_default().insert(at, HostedServer::healthy(server.weight));
             }
         }
     }

@@ -260,8 +260,8 @@ impl Director {
     fn see_hosts(&self, known: Vec<KnownHost>) -> Arc<[HostSnapshot]> {
         let Some(hosts) = &self.hosts else { return Arc::default() };
         let seen = known.into_iter().map(|host| HostSnapshot {
-            up: self.services_of(host.up),
-            draining: self.services_of(host.draining),
+            up: self.services_of(&host, |server| server.is_up),
+            draining: self.services_of(&host, |server| server.is_drained),
             put_off: if host.own { hosts.peers.put_off().clone() } else { BTreeSet::new() },
             host,
         });

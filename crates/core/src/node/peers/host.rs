@@ -14,7 +14,7 @@ use crate::node::association::Refusal;
 use crate::node::secret::Key;
 
 /// Maximum number of services, and of addresses that hosts own, in a farm. A datagram has one bit
-/// for each service and for each address.
+/// for each address, and room for a record of each service.
 pub const BITS: usize = 64;
 
 /// Settings of the farm that the exchange of reports needs.
@@ -24,8 +24,7 @@ pub struct PeerSettings {
     pub name: String,
     /// All hosts, this one included.
     pub hosts: Vec<HostSetting>,
-    /// Names of the services, at most [`BITS`]. Their order is that of the bits in `up` and
-    /// `draining`.
+    /// Names of the services, at most [`BITS`]. Reports name them by their position.
     pub services: Vec<String>,
     /// Service addresses that hosts own, in the same order on every host; at most [`BITS`].
     pub addresses: Vec<Publishable>,
@@ -62,10 +61,6 @@ pub struct Publishable {
 pub struct OwnStatus {
     /// Number of sessions that this host serves.
     pub load: u32,
-    /// Bit `i` is set if this host's server of service `i` is healthy.
-    pub up: u64,
-    /// Bit `i` is set if this host is drained for service `i`.
-    pub draining: u64,
     /// Source MAC addresses of this host's frames; at most [`super::wire::MACS_MAX`] are reported.
     pub macs: Vec<Mac>,
     /// This host's servers, by the position of their service.
@@ -95,16 +90,12 @@ pub struct KnownHost {
     /// True if the host takes part in rings and in the ownership of addresses. Valid only while the
     /// host is alive.
     pub ready: bool,
-    /// Bit `i` is set if the host's server of service `i` is healthy.
-    pub up: u64,
-    /// Bit `i` is set if the host is drained for service `i`.
-    pub draining: u64,
     /// The host's servers, by the position of their service; empty until the first report.
     pub servers: BTreeMap<u8, HostedServer>,
     /// Number of sessions that the host serves.
     pub load: u32,
-    /// True if the host has another configuration now. Then `ready`, `up`, `draining`, `servers`,
-    /// `load` and `owned` come from its last accepted report.
+    /// True if the host has another configuration now. Then `ready`, `servers`, `load` and `owned`
+    /// come from its last accepted report.
     pub generation_differs: bool,
     /// Reason why all datagrams of the host are refused. `None` if a datagram is accepted, or the
     /// reason is unknown.
@@ -139,8 +130,6 @@ impl KnownHost {
             alive: link.association.is_alive(),
             believed,
             ready: content.ready,
-            up: content.up,
-            draining: content.draining,
             servers: content.servers,
             load: content.load,
             generation_differs: received_ms.is_some() && !link.agrees(generation),

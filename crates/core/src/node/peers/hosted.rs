@@ -1,9 +1,16 @@
 //! Report of a host on its own server of a service.
 
+/// Tenths of a weight that is in force as a whole.
+const TENTHS: u16 = 10;
+
 /// State of a host's own server, which the host decides and reports. The file's weight of another
 /// host's server counts only until the first report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostedServer {
+    /// True if the host's own probes succeed.
+    pub is_up: bool,
+    /// True if the operator drains the server.
+    pub is_drained: bool,
     pub weight: u16,
     /// Tenths of the weight that are in force, from 1 to 10.
     pub tenths: u16,
@@ -14,4 +21,19 @@ pub struct HostedServer {
     /// Load by which the service's policy compares servers, in the policy's unit. `None` if the
     /// policy compares none, or the load is unknown.
     pub load: Option<u64>,
+}
+
+impl HostedServer {
+    /// Returns a healthy server with this weight, about which nothing else is known.
+    pub const fn healthy(weight: u16) -> HostedServer {
+        HostedServer {
+            is_up: true,
+            is_drained: false,
+            weight,
+            tenths: TENTHS,
+            refuses: false,
+            is_full: false,
+            load: None,
+        }
+    }
 }

@@ -14,8 +14,6 @@ use crate::node::association::Association;
 pub(super) struct LastReport {
     pub(super) ready: bool,
     pub(super) load: u32,
-    pub(super) up: u64,
-    pub(super) draining: u64,
     pub(super) servers: BTreeMap<u8, HostedServer>,
     pub(super) owned: BTreeSet<IpAddr>,
 }

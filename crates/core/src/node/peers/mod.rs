@@ -141,23 +141,18 @@ impl Peers {
     }
 
     /// Applies other settings after a reload. The last reports of hosts that are still configured
-    /// stay, with the bits of services that are still configured. The caller must call
+    /// stay, with the servers of services that are still configured. The caller must call
     /// [`Peers::set_own`] afterwards.
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
-        let moved = |bits| renumber(bits, &old.services, &self.settings.services);
-        let moved_servers = |servers: &BTreeMap<u8, HostedServer>| {
+        let moved = |servers: &BTreeMap<u8, HostedServer>| {
             let places = places(&old.services, &self.settings.services);
             places.filter_map(|(new, old)| Some((new, *servers.get(&old)?))).collect()
         };
-        self.own.up = moved(self.own.up);
-        self.own.draining = moved(self.own.draining);
-        self.own.servers = moved_servers(&self.own.servers);
+        self.own.servers = moved(&self.own.servers);
         for link in self.links.values_mut() {
             if let Some(content) = &mut link.content {
-                content.up = moved(content.up);
-                content.draining = moved(content.draining);
-                content.servers = moved_servers(&content.servers);
+                content.servers = moved(&content.servers);
             }
         }
         self.others.reset_logged();
@@ -168,18 +163,17 @@ impl Peers {
     }
 
     /// Resumes after a restart of the daemon during which the data plane continued. Until their
-    /// reports are overdue, hosts in `hosts_up` count as alive and taking part, with these service
-    /// bits. This host takes part at once and keeps its addresses.
+    /// reports are overdue, `hosts` count as alive and taking part, with these servers. This host takes part at once and keeps its addresses.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
-        hosts_up: impl Iterator<Item = (&'a str, u64)>,
+        hosts: impl Iterator<Item = (&'a str, BTreeMap<u8, HostedServer>)>,
         owned: &BTreeSet<IpAddr>,
     ) {
         self.ready_at_ms = now_ms;
-        for (name, up) in hosts_up {
+        for (name, servers) in hosts {
             if let Some(link) = self.links.get_mut(&digest(name)) {
-                link.content = Some(LastReport { ready: true, up, ..LastReport::default() });
+                link.content = Some(LastReport { ready: true, servers, ..LastReport::default() });
                 link.association.mark_alive(now_ms);
                 link.since_ms = now_ms;
                 link.note_presence(now_ms);
@@ -381,8 +375,6 @@ impl Peers {
             alive: true,
             believed: true,
             ready: self.ready,
-            up: self.own.up,
-            draining: self.own.draining,
             servers: self.own.servers.clone(),
             load: self.own.load,
             generation_differs: false,
@@ -615,8 +607,6 @@ impl Peers {
             load: self.own.load,
             ready: self.ready,
             accompanied: self.is_accompanied_but_for(Some(to)),
-            up: self.own.up,
-            draining: self.own.draining,
             owned: owned.fold(0, |bits, (at, _)| bits | 1 << at),
             macs: self.own.macs.clone(),
             servers: self.own.servers.clone(),
@@ -661,8 +651,6 @@ fn content(report: &HostReport, addresses: &[Publishable]) -> LastReport {
     LastReport {
         ready: report.ready,
         load: report.load,
-        up: report.up,
-        draining: report.draining,
         servers: report.servers.clone(),
         owned: owned.map(|(_, one)| one.address).collect(),
     }
@@ -673,10 +661,4 @@ fn places<'a>(old: &'a [String], new: &'a [String]) -> impl Iterator<Item = (u8,
     let old = || (0..).zip(old.iter().take(BITS));
     let new = (0..).zip(new.iter().take(BITS));
     new.filter_map(move |(at, name)| old().find(|(_, other)| *other == name).map(|(old, _)| (at, old)))
-}
-
-/// Returns the bits of services that are in both lists, at their positions in the new list.
-fn renumber(bits: u64, old: &[String], new: &[String]) -> u64 {
-    let set = places(old, new).filter(|(_, old)| bits & (1 << old) != 0);
-    set.fold(0, |bits, (new, _)| bits | 1 << new)
 }

@@ -58,6 +58,16 @@ fn pass(peers: &mut Peers, until_ms: u64) {
     }
 }
 
+/// Returns the servers of two services. Bit `i` of `up` and `drained` is about service `i`.
+fn servers(up: u8, drained: u8) -> BTreeMap<u8, HostedServer> {
+    let server = |at: u8| HostedServer {
+        is_up: up & (1_u8 << at) != 0,
+        is_drained: drained & (1_u8 << at) != 0,
+        ..HostedServer::healthy(1)
+    };
+    (0..2).map(|at| (at, server(at))).collect()
+}
+
 fn other(peers: &Peers) -> KnownHost {
     peers.hosts().into_iter().find(|host| !host.own).unwrap()
 }
@@ -93,16 +103,13 @@ fn host_report_arrives_and_changes_are_sent_early() {
     let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
     tick(&mut a, 500);
     assert_eq!(a.sending.due_ms(), 1_000);
-    a.set_own(OwnStatus { load: 5, up: 1, draining: 2, macs: macs.clone(), ..OwnStatus::default() });
+    a.set_own(OwnStatus { load: 5, macs: macs.clone(), servers: servers(1, 2) });
     assert_eq!(a.sending.due_ms(), 625);
     pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
     let seen = other(&b);
-    assert_eq!(
-        (seen.load, seen.up, seen.draining, &seen.macs, seen.received_ms),
-        (5, 1, 2, &macs, Some(625))
-    );
-    a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs, ..OwnStatus::default() });
+    assert_eq!((seen.load, seen.servers, &seen.macs, seen.received_ms), (5, servers(1, 2), &macs, Some(625)));
+    a.set_own(OwnStatus { load: 6, macs, servers: servers(1, 2) });
     assert_eq!(a.sending.due_ms(), 1_125);
     assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
     assert_eq!(other(&b).load, 6);
@@ -235,10 +242,10 @@ fn unknown_and_forged_senders_are_counted_and_reported_once() {
 #[test]
 fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(OwnStatus { load: 7, up: 3, ..OwnStatus::default() });
+    b.set_own(OwnStatus { load: 7, servers: servers(3, 0), ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     b.reconfigure(PeerSettings { generation: 2, ..settings("web2", &TWO) }, 600);
-    b.set_own(OwnStatus { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])], ..OwnStatus::default() });
+    b.set_own(OwnStatus { load: 99, macs: vec![Mac([2; 6])], servers: servers(0, 3) });
     let mut notices = Vec::new();
     for now_ms in (1_000..10_000).step_by(500) {
         b.receive(now_ms, &tick(&mut a, now_ms));
@@ -246,7 +253,7 @@ fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     }
     let seen = other(&a);
     assert!(seen.alive && seen.generation_differs && seen.ready);
-    assert_eq!((seen.load, seen.up, seen.draining, seen.macs), (7, 3, 0, vec![Mac([2; 6])]));
+    assert_eq!((seen.load, seen.servers, seen.macs), (7, servers(3, 0), vec![Mac([2; 6])]));
     assert!(a.counters().refused(Refusal::Generation) > 10);
     assert_eq!(notices, [PeerEvent::Differs { host: "web2".to_string(), generation: 2 }]);
     assert!(notices[0].to_string().starts_with("host web2 runs another configuration (generation 00"));
@@ -254,13 +261,13 @@ fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     a.reconfigure(PeerSettings { generation: 2, ..settings("web1", &TWO) }, 10_000);
     let agrees = a.receive(10_000, &tick(&mut b, 10_000)).notices;
     assert_eq!(agrees, [PeerEvent::Agrees { host: "web2".to_string() }]);
-    assert_eq!((other(&a).load, other(&a).draining), (99, 3));
+    assert_eq!((other(&a).load, other(&a).servers), (99, servers(0, 3)));
 }
 
 #[test]
 fn another_version_counts_as_alive_and_its_body_is_not_read() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(OwnStatus { up: 3, ..OwnStatus::default() });
+    b.set_own(OwnStatus { servers: servers(3, 0), ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     b.receive(500, &tick(&mut a, 500));
     let mut foreign = |b: &mut Peers, now_ms, version| {
@@ -278,7 +285,7 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
     );
     assert!(received.changed && foreign(&mut b, 3_300, 3) == DatagramEffect::default(), "told once");
     assert!(!a.tick(3_500).notices.contains(&PeerEvent::Silent { host: "web2".to_string() }));
-    assert!(other(&a).alive && other(&a).up == 3 && other(&a).generation_differs);
+    assert!(other(&a).alive && other(&a).servers == servers(3, 0) && other(&a).generation_differs);
     let version = Refusal::Version { theirs: 3, ours: VERSION };
     assert_eq!((a.counters().refused(version), other(&a).refused), (2, Some(version)));
     b.receive(4_000, &tick(&mut a, 4_000));
@@ -305,7 +312,7 @@ fn silent_host_has_its_refusal_reason() {
 #[test]
 fn reload_keeps_reports_under_new_service_numbers() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(OwnStatus { up: 0b10, draining: 0b01, ..OwnStatus::default() });
+    b.set_own(OwnStatus { servers: servers(0b10, 0b01), ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     let mut new = settings("web1", &TWO);
     new.services = ["dns", "new", "web"].map(ToString::to_string).to_vec();
@@ -313,7 +320,9 @@ fn reload_keeps_reports_under_new_service_numbers() {
     a.owner.resume(address(101));
     let lost = a.reconfigure(new, 600);
     assert_eq!(lost, [PeerEvent::Released { address: address(101), to: None }]);
-    assert_eq!((other(&a).up, other(&a).draining), (0b001, 0b100));
+    let seen = other(&a).servers;
+    let of = |at| seen.get(&at).map(|server: &HostedServer| (server.is_up, server.is_drained));
+    assert_eq!([of(0), of(1), of(2)], [Some((true, false)), None, Some((false, true))]);
     a.reconfigure(settings("web1", &["web1"]), 700);
     assert_eq!(a.hosts().len(), 1);
     a.reconfigure(settings("web1", &TWO), 800);
@@ -326,11 +335,15 @@ fn reload_keeps_reports_under_new_service_numbers() {
 fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
     let mut a = host("web1", 5, 0);
     assert!(!a.hosts()[0].ready);
-    a.resume(0, [("web2", 3), ("gone", 1)].into_iter(), &BTreeSet::from([address(101), address(7)]));
+    a.resume(
+        0,
+        [("web2", servers(3, 0)), ("gone", servers(1, 0))].into_iter(),
+        &BTreeSet::from([address(101), address(7)]),
+    );
     assert_eq!(a.owned(), &BTreeSet::from([address(101)]));
     let (own, seen) = (a.hosts().remove(0), other(&a));
     assert!(own.ready && seen.alive && seen.ready && seen.received_ms.is_none());
-    assert_eq!(seen.up, 3);
+    assert_eq!(seen.servers, servers(3, 0));
     assert_eq!(
         a.tick(0).claimed,
         [address(101)],

@@ -38,6 +38,10 @@ const FLAG_REFUSES: u8 = 1;
 const FLAG_LOAD: u8 = 2;
 /// Bit of [`ServerFields::flags`], set if the server is full.
 const FLAG_FULL: u8 = 4;
+/// Bit of [`ServerFields::flags`], set if the server is healthy.
+const FLAG_UP: u8 = 8;
+/// Bit of [`ServerFields::flags`], set if the operator drains the server.
+const FLAG_DRAINED: u8 = 16;
 
 /// Fields after the prefix, in version [`VERSION`].
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -48,8 +52,6 @@ struct ReportFields {
     flags: u8,
     macs_len: u8,
     reserved: U16,
-    up: U64,
-    draining: U64,
     owned: U64,
     macs: [Mac; MACS_MAX],
 }
@@ -110,10 +112,6 @@ pub struct HostReport {
     pub ready: bool,
     /// True if the host knows of hosts other than the receiver that take part.
     pub accompanied: bool,
-    /// Bit `i` is set if the host's server of service `i` is healthy.
-    pub up: u64,
-    /// Bit `i` is set if the host is drained for service `i`.
-    pub draining: u64,
     /// Bit `i` is set if the host owns address `i` of [`super::PeerSettings::addresses`].
     pub owned: u64,
     /// Source MAC addresses of the host's frames; at most [`MACS_MAX`].
@@ -180,12 +178,16 @@ impl HostReport {
 
 impl ServerFields {
     fn of(service: u8, server: &HostedServer) -> ServerFields {
-        let refuses = if server.refuses { FLAG_REFUSES } else { 0 };
-        let has_load = if server.load.is_some() { FLAG_LOAD } else { 0 };
-        let full = if server.is_full { FLAG_FULL } else { 0 };
+        let flags = [
+            (server.refuses, FLAG_REFUSES),
+            (server.load.is_some(), FLAG_LOAD),
+            (server.is_full, FLAG_FULL),
+            (server.is_up, FLAG_UP),
+            (server.is_drained, FLAG_DRAINED),
+        ];
         ServerFields {
             service,
-            flags: refuses | has_load | full,
+            flags: flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag),
             weight: server.weight.into(),
             tenths: server.tenths.into(),
             load: server.load.unwrap_or_default().into(),
@@ -194,12 +196,15 @@ impl ServerFields {
 
     /// Returns the server with the position of its service; `None` for an impossible position.
     fn server(&self) -> Option<(u8, HostedServer)> {
+        let is_set = |flag| self.flags & flag != 0;
         let server = HostedServer {
+            is_up: is_set(FLAG_UP),
+            is_drained: is_set(FLAG_DRAINED),
             weight: self.weight.get(),
             tenths: self.tenths.get(),
-            refuses: self.flags & FLAG_REFUSES != 0,
-            is_full: self.flags & FLAG_FULL != 0,
-            load: (self.flags & FLAG_LOAD != 0).then_some(self.load.get()),
+            refuses: is_set(FLAG_REFUSES),
+            is_full: is_set(FLAG_FULL),
+            load: is_set(FLAG_LOAD).then_some(self.load.get()),
         };
         (usize::from(self.service) < BITS).then_some((self.service, server))
     }
@@ -218,8 +223,6 @@ impl ReportFields {
                 | if report.accompanied { FLAG_ACCOMPANIED } else { 0 },
             macs_len: report.macs.len().min(MACS_MAX) as u8,
             reserved: U16::ZERO,
-            up: report.up.into(),
-            draining: report.draining.into(),
             owned: report.owned.into(),
             macs,
         }
@@ -232,8 +235,6 @@ impl ReportFields {
             load: self.load.get(),
             ready: self.flags & FLAG_READY != 0,
             accompanied: self.flags & FLAG_ACCOMPANIED != 0,
-            up: self.up.get(),
-            draining: self.draining.get(),
             owned: self.owned.get(),
             // A MAC address that is a group address identifies no host, so it is ignored.
             macs: macs.iter().copied().filter(|mac| mac.is_unicast()).collect(),
@@ -249,8 +250,7 @@ mod tests {
 
     const KEY: Key = Key([7; 32]);
 
-    const WHOLE: HostedServer =
-        HostedServer { weight: 1, tenths: 10, refuses: false, is_full: false, load: None };
+    const WHOLE: HostedServer = HostedServer::healthy(1);
 
     fn sample() -> Datagram {
         let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
@@ -259,13 +259,11 @@ mod tests {
             load: 77,
             ready: true,
             accompanied: false,
-            up: 0b101,
-            draining: 0b100,
             owned: 1 << 63,
             macs,
             servers: BTreeMap::from([
                 (0, HostedServer { weight: 300, tenths: 4, refuses: true, ..WHOLE }),
-                (2, HostedServer { is_full: true, load: Some(750), ..WHOLE }),
+                (2, HostedServer { is_drained: true, is_full: true, load: Some(750), ..WHOLE }),
             ]),
         };
         Datagram {
@@ -280,14 +278,13 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let bytes = sample().write(&KEY);
-        assert_eq!((PREFIX_LEN, bytes.len(), LEN), (56, 192, 160));
-        assert_eq!(bytes[..8], *b"EVNR\x02\x01\x00\xc0");
+        assert_eq!((PREFIX_LEN, bytes.len(), LEN), (56, 176, 144));
+        assert_eq!(bytes[..8], *b"EVNR\x02\x01\x00\xb0");
         assert_eq!(bytes[64..70], [0, 0, 0, 77, 1, 3]);
-        assert_eq!(bytes[79], 0b101);
-        assert_eq!(bytes[88], 0x80);
-        assert_eq!(bytes[96..102], [2, 0, 0, 0, 0, 1]);
-        assert_eq!(bytes[144..160], [1, 14, 0, 1, 1, 44, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[160..176], [1, 14, 2, 6, 0, 1, 0, 10, 0, 0, 0, 0, 0, 0, 2, 238]);
+        assert_eq!(bytes[72], 0x80);
+        assert_eq!(bytes[80..86], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(bytes[128..144], [1, 14, 0, 9, 1, 44, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[144..160], [1, 14, 2, 30, 0, 1, 0, 10, 0, 0, 0, 0, 0, 0, 2, 238]);
         assert_eq!(Datagram::read(&bytes, &KEY), Ok(sample()));
     }
 
@@ -344,7 +341,7 @@ mod tests {
         let Body::Report(expected) = sample().body else { panic!() };
         let with_record = read_with(|body| body.extend([200, 3, 1, 2, 3]));
         assert_eq!(with_record.as_ref(), Ok(&expected));
-        let record = [1, 16, 5, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99];
+        let record = [1, 16, 5, 8, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99];
         let longer = read_with(|body| body.extend(record)).unwrap();
         let server = HostedServer { weight: 9, ..WHOLE };
         assert_eq!(longer.servers.get(&5), Some(&server));
@@ -357,7 +354,7 @@ mod tests {
         for record in [&[1][..], &[200, 3, 1], &[1, 13, 5, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0]] {
             assert_eq!(read_with(|body| body.extend(record)), Err(ReadError::Malformed), "{record:?}");
         }
-        assert_eq!(read_with(|body| body.truncate(100)), Err(ReadError::Malformed));
+        assert_eq!(read_with(|body| body.truncate(80)), Err(ReadError::Malformed));
     }
 
     #[test]
@@ -373,20 +370,19 @@ mod tests {
     proptest! {
         #[test]
         fn datagrams_round_trip(
-            numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
+            numbers in any::<[u64; 6]>(), [generation, owned] in any::<[u64; 2]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
             macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
-            servers in prop::collection::btree_map(0..64u8, any::<(u16, [bool; 2], Option<u64>)>(), 0..64),
+            servers in prop::collection::btree_map(0..64u8, any::<(u16, [bool; 4], Option<u64>)>(), 0..64),
         ) {
             let servers: BTreeMap<u8, HostedServer> = servers
                 .into_iter()
-                .map(|(at, (weight, [refuses, is_full], load))| {
-                    (at, HostedServer { weight, tenths: 3, refuses, is_full, load })
+                .map(|(at, (weight, [is_up, is_drained, refuses, is_full], load))| {
+                    (at, HostedServer { is_up, is_drained, weight, tenths: 3, refuses, is_full, load })
                 })
                 .collect();
             let records = servers.len();
             let macs: Vec<Mac> = macs.into_iter().map(Mac).filter(|mac| mac.is_unicast()).collect();
-            let [generation, up, draining, owned] = bits;
-            let mut report = HostReport { generation, load, ready, accompanied, up, draining, owned, macs, servers };
+            let mut report = HostReport { generation, load, ready, accompanied, owned, macs, servers };
             let mut datagram = Datagram {
                 sender: numbers[0],
                 receiver: numbers[1],

@@ -97,9 +97,9 @@ impl Farm {
         let now_ms = self.now_ms + self.ahead_ms[at];
         let mut peers = Peers::new(settings(NAMES[at], &NAMES), self.incarnation, now_ms);
         if resume {
-            peers.resume(now_ms, NAMES.into_iter().map(|name| (name, 3)), &self.owned[at]);
+            peers.resume(now_ms, NAMES.into_iter().map(|name| (name, servers(3, 0))), &self.owned[at]);
         }
-        peers.set_own(OwnStatus { up: 3, ..OwnStatus::default() });
+        peers.set_own(OwnStatus { servers: servers(3, 0), ..OwnStatus::default() });
         self.hosts[at] = Some(peers);
         self.believed_ms[at] = [0; HOSTS];
     }
@@ -276,7 +276,9 @@ impl Farm {
     /// Checks that all hosts run and see each other, and that every address has its rightful owner.
     fn check_settled(&self) {
         for peers in self.hosts.iter().flatten() {
-            assert!(peers.hosts().iter().all(|host| host.alive && host.ready && host.up == 3));
+            assert!(
+                peers.hosts().iter().all(|host| host.alive && host.ready && host.servers == servers(3, 0))
+            );
         }
         for at in 0..HOSTS {
             assert_eq!(self.owners(address(101 + at as u8)), [at]);
