@@ -140,7 +140,7 @@ const FIGURES: [Figure; 10] = [
         y: "connections per second",
         digits: 0,
         lines: |points| lines_of(points, "requests_per_second"),
-        claims: updates,
+        claims: slow_processor,
     },
 ];
 
@@ -160,6 +160,8 @@ const PERIODS: [u32; 5] = [1, 5, 10, 15, 20];
 const BEST: &str = "best, period 5 s";
 const ROUND_ROBIN: &str = "round robin";
 const RANDOM: &str = "random";
+/// Answers by the latency of a probe each 2 s.
+const PROBES: &str = "latency of probes";
 /// Sweep with fast links, whose slow server has a slow processor.
 const SLOW_PROCESSOR: &str = "updates, one slow processor";
 /// Words of systems by the bytes of requests.
@@ -200,6 +202,7 @@ fn plan(extent: Extent) -> Vec<Parameters> {
             // these have no updates
             [ROUND_ROBIN, RANDOM].iter().for_each(|system| add(sweep, system, 4, 1));
         }
+        add(SLOW_PROCESSOR, PROBES, 4, 1);
         for system in SIGNALS {
             clients.iter().for_each(|x| add("signals", system, 4, *x));
         }
@@ -320,8 +323,12 @@ fn file(farm: &Farm, parameters: &Parameters) -> Result<String> {
     if has_reports {
         text += &format!("period = \"{period_ms}ms\"\n");
     }
-    // a busy server would fail probes
-    text += "[dns.name.health]\nkind = \"none\"\n";
+    text += "[dns.name.health]\n";
+    text += match parameters.system.as_str() {
+        PROBES => "kind = \"http\"\npath = \"/bytes/500\"\ninterval = \"2s\"\ntimeout = \"1900ms\"\n",
+        // a busy server would fail probes
+        _ => "kind = \"none\"\n",
+    };
     if has_reports {
         text += &format!("[dns.name.report]\ninterval = \"{period_ms}ms\"\n");
     }
@@ -334,6 +341,7 @@ fn policy(system: &str) -> Result<(&'static str, bool)> {
     Ok(match system {
         ROUND_ROBIN => ("policy = \"round-robin\"\n", false),
         RANDOM => ("policy = \"random\"\n", false),
+        PROBES => ("policy = \"peak-ewma\"\nreport_gain = 32\n", false),
         "processors" => ("policy = \"utilisation\"\nreport_gain = 32\n", true),
         "shares" | "bytes of requests" | "kernel's queue" => (DELAY, true),
         best if best.starts_with("best") => ("policy = \"expected-delay\"\nrank = \"paper\"\n", true),
@@ -450,6 +458,20 @@ fn updates(points: &[&Point]) -> Vec<Claim> {
             holds: change.map(|change| change.abs() <= 10.0),
         },
     ]
+}
+
+fn slow_processor(points: &[&Point]) -> Vec<Claim> {
+    let lines = lines_of(points, "requests_per_second");
+    let gains = [BY_BYTES[1], PROBES].map(|name| {
+        let peak = line(&lines, name).and_then(|line| line.peak());
+        peak.zip(line(&lines, ROUND_ROBIN).and_then(|line| line.at(1.0))).map(|(peak, base)| peak / base)
+    });
+    let shown = gains.map(|gain| gain.map_or_else(|| "not measured".to_owned(), |gain| format!("{gain:.2}")));
+    vec![Claim {
+        paper: "(ours) A server whose processor is slow has few bytes left: shares by them gain less than by the latency of probes",
+        ours: format!("times round robin: {} by bytes; {} by probes", shown[0], shown[1]),
+        holds: gains[0].zip(gains[1]).map(|(bytes, probes)| bytes < probes),
+    }]
 }
 
 fn better_signal(points: &[&Point]) -> Vec<Claim> {
