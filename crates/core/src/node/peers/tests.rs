@@ -2,8 +2,10 @@
 
 mod farm;
 
+use super::wire::VERSION;
 use super::*;
 use crate::net::wire::Mac;
+use crate::node::association::Refusal;
 use crate::node::secret::{KEY_LEN, Key};
 use std::format;
 use std::string::ToString;
