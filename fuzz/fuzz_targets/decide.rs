@@ -8,8 +8,8 @@ mod world;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 
-use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::net::packet::Checksum;
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::tables::Forwarding;
 use libfuzzer_sys::fuzz_target;
 use world::{World, ways};

@@ -3,19 +3,29 @@
 #![no_main]
 
 use evener_core::farm::group::Joiner;
-use evener_core::node::group::{Message, Verb, write_inform, write_joiners};
+use evener_core::node::group::{GroupMessage, Verb, write_inform, write_joiners};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((first, body)) = bytes.split_first() else { return };
     let verb = Verb::ALL[usize::from(*first) % Verb::ALL.len()];
-    match Message::read(verb, body) {
-        Ok(Message::Add(joiners)) => {
-            assert!(joiners.iter().all(|one: &Joiner| one.url.as_str().bytes().all(|byte| byte.is_ascii_graphic())));
-            assert_eq!(Message::read(verb, write_joiners(&joiners).as_bytes()), Ok(Message::Add(joiners)));
+    match GroupMessage::read(verb, body) {
+        Ok(GroupMessage::Add(joiners)) => {
+            assert!(
+                joiners.iter().all(|one: &Joiner| one
+                    .url
+                    .as_str()
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic()))
+            );
+            assert_eq!(
+                GroupMessage::read(verb, write_joiners(&joiners).as_bytes()),
+                Ok(GroupMessage::Add(joiners))
+            );
         }
-        Ok(Message::Inform(report)) => {
-            let Ok(Message::Inform(again)) = Message::read(verb, write_inform(&report).as_bytes()) else {
+        Ok(GroupMessage::Inform(report)) => {
+            let Ok(GroupMessage::Inform(again)) = GroupMessage::read(verb, write_inform(&report).as_bytes())
+            else {
                 panic!("{report:?} is not read again");
             };
             assert!(again.load == report.load && again.url == report.url);

@@ -3,12 +3,12 @@
 #![no_main]
 
 use evener::io::network::path_mtu::{fragmentation_needed, packet_too_big};
-use evener_core::farm::membership::Answer;
+use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::neighbour::Advertisement;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = Answer::read(1, bytes);
+    let _ = NeighbourReply::read(1, bytes);
     let _ = Advertisement::read(bytes);
     fragmentation_needed(bytes);
     packet_too_big(bytes);

@@ -8,5 +8,5 @@ fuzz_target!(|frame: &[u8]| {
     let own = Mac([0x02, 0x00, 0x5e, 0x10, 0x00, 0x0a]);
     evener_core::path::parse::parse(frame, None);
     evener_core::path::parse::parse(frame, Some(own));
-    evener_core::path::parse::Glance::of(frame);
+    evener_core::path::parse::PacketEndpoints::of(frame);
 });
