@@ -52,6 +52,18 @@ fn repeats_have_their_median_and_what_does_not_count_is_left_out() {
     assert_eq!((alone[0].peak(), alone[0].at(10.0)), (None, None));
 }
 
+/// Some points of a figure need longer than others; a short look at one is replaced by a long one.
+#[test]
+fn longest_points_of_each_place_are_drawn() {
+    let point = |x, seconds| {
+        let point = measured("patterns", "a", 2, x, 0, &[]);
+        Point { parameters: Parameters { seconds, ..point.parameters }, ..point }
+    };
+    let points = [point(1.0, 5.0), point(1.0, 10.0), point(3.0, 60.0), point(3.0, 5.0)];
+    let drawn = report::longest(&points.iter().collect::<Vec<_>>());
+    assert_eq!(drawn, [&points[1], &points[2]]);
+}
+
 /// Returns points of figure 5: `every_host` and `central` are parts of the ideal.
 fn saturated(every_host: [f64; 5], central: [f64; 5]) -> Vec<Point> {
     let point = |system: &str, servers: u8, megabits: f64| {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::points::{self, Point};
+use super::points::{self, Parameters, Point};
 use super::{Claim, EXPERIMENTS, Experiment, Figure, Verdict};
 use crate::harness::plot::{Line, Plot};
 
@@ -83,12 +83,26 @@ fn section(experiment: &'static Experiment, points: &[Point]) -> Result<Section>
     Ok(Section { experiment, figures: figures.into_iter().flatten().collect() })
 }
 
-/// Draws a figure. Of points with different durations, the longest are used.
+/// Returns the points that are drawn: of those of one place with different durations, the longest.
+pub(super) fn longest<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
+    let is_longest = |point: &Point| {
+        let Parameters { x, seconds, .. } = point.parameters;
+        let of_system = points.iter().filter(|other| other.parameters.has_system_of(&point.parameters));
+        let mut of_place = of_system.filter(|other| other.parameters.x == x);
+        of_place.all(|other| other.parameters.seconds <= seconds)
+    };
+    points.iter().copied().filter(|point| is_longest(point)).collect()
+}
+
 fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
-    let of_sweep = points.iter().copied().filter(|point| point.parameters.sweep == figure.sweep);
-    let seconds = of_sweep.clone().map(|point| point.parameters.seconds).fold(0.0, f64::max);
-    let used: Vec<&Point> = of_sweep.filter(|point| point.parameters.seconds == seconds).collect();
+    let of_sweep: Vec<&Point> =
+        points.iter().copied().filter(|point| point.parameters.sweep == figure.sweep).collect();
+    let used = longest(&of_sweep);
     let (Some(first), Some(last)) = (used.first(), used.last()) else { return Ok(None) };
+    let seconds = |point: &Point| point.parameters.seconds;
+    let least = used.iter().map(|point| seconds(point)).fold(f64::MAX, f64::min);
+    let most = used.iter().map(|point| seconds(point)).fold(0.0, f64::max);
+    let seconds = if least == most { most.to_string() } else { format!("{least} to {most}") };
     let lines = (figure.lines)(&used);
     let plot = Plot { title: figure.title, x: figure.x, y: figure.y, lines: &lines };
     let svg = plot.svg()?;
@@ -102,8 +116,8 @@ fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
     let mut origin = format!(
         "{} points of {seconds} s, {repeats} of each place; {days}, Linux {}, commit {}.",
         used.len(),
-        first.kernel,
-        first.commit,
+        distinct(&used, |point| &point.kernel),
+        distinct(&used, |point| &point.commit),
     );
     origin += &format!(" {failed} of {} requests failed.", requests + failed);
     if excluded > 0 {
@@ -111,6 +125,17 @@ fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
     }
     let claims = (figure.claims)(&used);
     Ok(Some(Drawn { figure, lines, claims, svg, origin }))
+}
+
+/// Returns the different texts of points, in their order.
+fn distinct<'a>(points: &[&'a Point], text: impl Fn(&'a Point) -> &'a str) -> String {
+    let mut texts: Vec<&str> = Vec::new();
+    for text in points.iter().map(|point| text(point)) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts.join(", ")
 }
 
 /// Returns the first reason for which a point doesn't count.
