@@ -1,7 +1,7 @@
 //! Experiments of *Implementing Distributed Server Groups for the World Wide Web*, section 4:
 //! balance among members (figures 6 to 8), the dispatcher's time (figure 9), clients' latency
-//! (figures 10 and 11; 13 here has the other workloads), and the gain that the conclusion expects of
-//! a faster network (12 here).
+//! (figures 10 and 11; 13 here has the other workloads), and the gain that the conclusion expects
+//! of a faster network (12 here).
 
 use std::net::SocketAddr;
 use std::time::Duration;

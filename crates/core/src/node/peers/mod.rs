@@ -161,7 +161,8 @@ impl Peers {
     }
 
     /// Resumes after a restart of the daemon during which the data plane continued. Until their
-    /// reports are overdue, `hosts` count as alive and taking part, with these servers. This host takes part at once and keeps its addresses.
+    /// reports are overdue, `hosts` count as alive and taking part, with these servers. This host
+    /// takes part at once and keeps its addresses.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
