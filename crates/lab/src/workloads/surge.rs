@@ -74,8 +74,8 @@ impl Surge {
         Surge { is_thinking: false, ..surge }
     }
 
-    /// Returns the first requests of so many users, by time in seconds, with their lengths in bytes,
-    /// if each reply takes no time. Users begin one after another within [`BEGINNING`].
+    /// Returns the first requests of so many users, by time in seconds, with their lengths in
+    /// bytes, if each reply takes no time. Users begin one after another within [`BEGINNING`].
     pub fn arrivals(&self, users: usize, requests: usize) -> Vec<(f64, usize)> {
         let mut users: Vec<_> = (0..users.max(1)).map(|client| self.steps(client)).collect();
         let at = |user, time: Duration| Reverse((time, user));
