@@ -37,8 +37,8 @@ impl Director {
         (0..).zip(self.farm.every_host()).find(|(_, known)| known.name == service).map(|(at, _)| at)
     }
 
-    /// Returns what a host says about its server of an `every-host` service. `None` before its
-    /// first report.
+    /// Returns the known state of a host's server of an `every-host` service. `None` if nothing is
+    /// known of it.
     pub(super) fn hosted_server<'k>(
         &self,
         known: &'k [KnownHost],
@@ -90,7 +90,10 @@ impl Director {
             is_full: hosted.is_some_and(|hosted| hosted.is_full),
             share: hosts.shares.get(&name).copied(),
             tenths: hosted.map_or(FULL_WEIGHT, |hosted| hosted.tenths.clamp(1, FULL_WEIGHT)),
-            member: Member { weight: hosted.map_or(member.weight, |hosted| hosted.weight), ..member },
+            member: Member {
+                weight: hosted.and_then(|hosted| hosted.weight).unwrap_or(member.weight),
+                ..member
+            },
         }
     }
 
@@ -254,7 +257,7 @@ impl Director {
         HostedServer {
             is_up: own.is_some_and(PoolServer::is_up),
             is_drained: self.operator.contains_key(name),
-            weight: listed.weight,
+            weight: Some(listed.weight),
             tenths: own.map_or(FULL_WEIGHT, PoolServer::tenths),
             refuses: own.is_some_and(PoolServer::refuses),
             is_full: limit > 0 && active().is_some_and(|active| active >= least),
@@ -383,7 +386,7 @@ fn serving_hosts<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, BTre
         for server in &service.servers {
             // A host without any report gets no sessions, but doesn't count as failed.
             if serving.contains(&plan::identity(&service.name, &server.name)) {
-                hosts.entry(&server.name).or_default().insert(at, HostedServer::healthy(server.weight));
+                hosts.entry(&server.name).or_default().insert(at, HostedServer::HEALTHY);
             }
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn weight(
         Some(changed) => changed.sentence(),
         None => format!("weight {}", seen.member.weight),
     };
-    let source = match (seen.hosted, seen.member.source) {
+    let source = match (seen.hosted.and_then(|hosted| hosted.weight), seen.member.source) {
         (Some(_), _) => format!(", as {name} itself reports"),
         (None, _) if changed.is_some() => String::new(),
         (None, ServerOrigin::Discovered) => ", as every discovered server".to_owned(),

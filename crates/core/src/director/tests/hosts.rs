@@ -336,8 +336,12 @@ fn a_director_that_is_restarted_answers_on_for_its_address_as_long_as_the_lease_
         let now = Moment { ms: link.now_ms, lease_holds, ..Moment::default() };
         let mut director = host_at(owner, every_host(), running, now);
         assert_eq!(director.answered_for().count(), usize::from(lease_holds));
-        let up = director.snapshot().hosts.iter().filter(|host| host.host.alive).count();
+        let snapshot = director.snapshot();
+        let up = snapshot.hosts.iter().filter(|host| host.host.alive).count();
         assert_eq!(up, 3, "and takes the others for alive until they would have been heard");
+        let mut of_others =
+            snapshot.hosts.iter().filter(|host| !host.host.own).flat_map(|host| host.host.servers.values());
+        assert!(of_others.all(|server| server.is_up && server.weight.is_none()), "with the file's weights");
         director.handle(now, Input::Time { active: BTreeMap::new() });
         assert_eq!(director.answered_for().count(), usize::from(lease_holds));
     }

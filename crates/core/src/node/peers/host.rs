@@ -90,7 +90,7 @@ pub struct KnownHost {
     /// True if the host takes part in rings and in the ownership of addresses. Valid only while the
     /// host is alive.
     pub ready: bool,
-    /// The host's servers, by the position of their service; empty until the first report.
+    /// The host's servers, by the position of their service; empty while nothing is known of them.
     pub servers: BTreeMap<u8, HostedServer>,
     /// Number of sessions that the host serves.
     pub load: u32,

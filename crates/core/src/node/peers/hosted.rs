@@ -3,15 +3,15 @@
 /// Tenths of a weight that is in force as a whole.
 const TENTHS: u16 = 10;
 
-/// State of a host's own server, which the host decides and reports. The file's weight of another
-/// host's server counts only until the first report.
+/// State of a host's own server, which the host decides and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostedServer {
     /// True if the host's own probes succeed.
     pub is_up: bool,
     /// True if the operator drains the server.
     pub is_drained: bool,
-    pub weight: u16,
+    /// `None` before the host's first report: the file's weight counts.
+    pub weight: Option<u16>,
     /// Tenths of the weight that are in force, from 1 to 10.
     pub tenths: u16,
     /// True if the server's report refuses new sessions.
@@ -24,16 +24,14 @@ pub struct HostedServer {
 }
 
 impl HostedServer {
-    /// Returns a healthy server with this weight, about which nothing else is known.
-    pub const fn healthy(weight: u16) -> HostedServer {
-        HostedServer {
-            is_up: true,
-            is_drained: false,
-            weight,
-            tenths: TENTHS,
-            refuses: false,
-            is_full: false,
-            load: None,
-        }
-    }
+    /// A healthy server about which nothing else is known.
+    pub const HEALTHY: HostedServer = HostedServer {
+        is_up: true,
+        is_drained: false,
+        weight: None,
+        tenths: TENTHS,
+        refuses: false,
+        is_full: false,
+        load: None,
+    };
 }

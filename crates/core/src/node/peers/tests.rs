@@ -65,7 +65,8 @@ fn servers(up: u8, drained: u8) -> BTreeMap<u8, HostedServer> {
     let server = |at: u8| HostedServer {
         is_up: up & (1_u8 << at) != 0,
         is_drained: drained & (1_u8 << at) != 0,
-        ..HostedServer::healthy(1)
+        weight: Some(1),
+        ..HostedServer::HEALTHY
     };
     (0..2).map(|at| (at, server(at))).collect()
 }
@@ -335,17 +336,18 @@ fn reload_keeps_reports_under_new_service_numbers() {
 
 #[test]
 fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
+    let healthy = || BTreeMap::from([(0, HostedServer::HEALTHY), (1, HostedServer::HEALTHY)]);
     let mut a = host("web1", 5, 0);
     assert!(!a.hosts()[0].ready);
     a.resume(
         0,
-        [("web2", servers(3, 0)), ("gone", servers(1, 0))].into_iter(),
+        [("web2", healthy()), ("gone", healthy())].into_iter(),
         &BTreeSet::from([address(101), address(7)]),
     );
     assert_eq!(a.owned(), &BTreeSet::from([address(101)]));
     let (own, seen) = (a.hosts().remove(0), other(&a));
     assert!(own.ready && seen.alive && seen.ready && seen.received_ms.is_none());
-    assert_eq!(seen.servers, servers(3, 0));
+    assert_eq!(seen.servers, healthy());
     assert_eq!(
         a.tick(0).claimed,
         [address(101)],

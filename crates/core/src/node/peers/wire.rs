@@ -188,7 +188,8 @@ impl ServerFields {
         ServerFields {
             service,
             flags: flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag),
-            weight: server.weight.into(),
+            // a host knows the weight of its own server
+            weight: server.weight.unwrap_or_default().into(),
             tenths: server.tenths.into(),
             load: server.load.unwrap_or_default().into(),
         }
@@ -200,7 +201,7 @@ impl ServerFields {
         let server = HostedServer {
             is_up: is_set(FLAG_UP),
             is_drained: is_set(FLAG_DRAINED),
-            weight: self.weight.get(),
+            weight: Some(self.weight.get()),
             tenths: self.tenths.get(),
             refuses: is_set(FLAG_REFUSES),
             is_full: is_set(FLAG_FULL),
@@ -250,7 +251,7 @@ mod tests {
 
     const KEY: Key = Key([7; 32]);
 
-    const WHOLE: HostedServer = HostedServer::healthy(1);
+    const WHOLE: HostedServer = HostedServer { weight: Some(1), ..HostedServer::HEALTHY };
 
     fn sample() -> Datagram {
         let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
@@ -262,7 +263,7 @@ mod tests {
             owned: 1 << 63,
             macs,
             servers: BTreeMap::from([
-                (0, HostedServer { weight: 300, tenths: 4, refuses: true, ..WHOLE }),
+                (0, HostedServer { weight: Some(300), tenths: 4, refuses: true, ..WHOLE }),
                 (2, HostedServer { is_drained: true, is_full: true, load: Some(750), ..WHOLE }),
             ]),
         };
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!(with_record.as_ref(), Ok(&expected));
         let record = [1, 16, 5, 8, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 99, 99];
         let longer = read_with(|body| body.extend(record)).unwrap();
-        let server = HostedServer { weight: 9, ..WHOLE };
+        let server = HostedServer { weight: Some(9), ..WHOLE };
         assert_eq!(longer.servers.get(&5), Some(&server));
         let impossible = read_with(|body| body.extend([1, 14, 64, 0, 0, 9, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0]));
         assert_eq!(impossible, Ok(expected), "more services than a farm has");
@@ -377,7 +378,7 @@ mod tests {
             let servers: BTreeMap<u8, HostedServer> = servers
                 .into_iter()
                 .map(|(at, (weight, [is_up, is_drained, refuses, is_full], load))| {
-                    (at, HostedServer { is_up, is_drained, weight, tenths: 3, refuses, is_full, load })
+                    (at, HostedServer { is_up, is_drained, weight: Some(weight), tenths: 3, refuses, is_full, load })
                 })
                 .collect();
             let records = servers.len();
