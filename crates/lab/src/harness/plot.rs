@@ -4,7 +4,10 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use serde::Serialize;
 
-const SIZE: (u32, u32) = (720, 480);
+const SIZE: (u32, u32) = (980, 480);
+/// Width of the legend, at the right of the chart, and the height of a line of it.
+const LEGEND: u32 = 280;
+const LEGEND_LINE: i32 = 20;
 
 /// Line of a figure: results of one system, point by point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -74,7 +77,8 @@ impl Plot<'_> {
             let values = self.lines.iter().flat_map(|line| &line.points).map(of);
             1.05 * values.fold(1.0, f64::max)
         };
-        let mut chart = ChartBuilder::on(&root)
+        let (area, legend) = root.split_horizontally(SIZE.0 - LEGEND);
+        let mut chart = ChartBuilder::on(&area)
             .caption(self.title, ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(40)
@@ -83,14 +87,17 @@ impl Plot<'_> {
             .map_err(|error| error.to_string())?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(self.x).y_desc(self.y).draw().map_err(|error| error.to_string())?;
-        for (number, Line { name, points }) in self.lines.iter().enumerate() {
+        for ((number, Line { name, points }), row) in self.lines.iter().enumerate().zip(2..) {
             let colour = Palette99::pick(number).to_rgba();
+            let y = row * LEGEND_LINE;
+            let sample = PathElement::new([(0, y), (18, y)], colour.stroke_width(2));
+            legend.draw(&sample).map_err(|error| error.to_string())?;
+            let name = Text::new(name.as_str(), (24, y - 6), ("sans-serif", 12));
+            legend.draw(&name).map_err(|error| error.to_string())?;
             let medians = points.iter().map(|point| (point.x, point.median));
             chart
                 .draw_series(LineSeries::new(medians, colour.stroke_width(2)))
-                .map_err(|error| error.to_string())?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+                .map_err(|error| error.to_string())?;
             let bars = points.iter().map(|point| {
                 PathElement::new([(point.x, point.least), (point.x, point.greatest)], colour.stroke_width(1))
             });
@@ -103,13 +110,6 @@ impl Plot<'_> {
             let rings = hollow.map(|at| Circle::new(at, 4, colour.stroke_width(2)));
             chart.draw_series(rings).map_err(|error| error.to_string())?;
         }
-        let mut labels = chart.configure_series_labels();
-        labels
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()
-            .map_err(|error| error.to_string())?;
         root.present().map_err(|error| error.to_string())?;
         Ok(())
     }

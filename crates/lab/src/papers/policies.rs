@@ -20,8 +20,8 @@ pub(super) static EXPERIMENT: Experiment = Experiment {
             can answer, 10 requests per second each. A service has at most 256 servers. The sessions of \
             each server are known at once, reports after the given time. Unequal: each second server has \
             half the speed, and no weight says so. Stalling: each server does nothing for 1 s, each 30 s \
-            on average. SURGE: requests are those of its users, with its pauses and files of up to 1 MB; the \
-            work of a reply is as its length, and time passes so fast that the load is the same. Nothing depends on the machine.",
+            on average. SURGE: requests are those of its users, who don't wait for replies; the work of a reply is \
+            as the length of its file, at most 1 MB, and all pauses are scaled so that the load is the same. Nothing depends on the machine.",
     figures: &FIGURES,
     plan,
     clients: |_| 1,

@@ -62,6 +62,11 @@ fn longest_points_of_each_place_are_drawn() {
     let points = [point(1.0, 5.0), point(1.0, 10.0), point(3.0, 60.0), point(3.0, 5.0)];
     let drawn = report::longest(&points.iter().collect::<Vec<_>>());
     assert_eq!(drawn, [&points[1], &points[2]]);
+    // another system has a short look alone so far
+    let mut other = point(3.0, 5.0);
+    other.parameters.system = "b".to_owned();
+    let with_other = [&points[2], &points[3], &other];
+    assert_eq!(report::longest(&with_other), [&points[3], &other]);
 }
 
 /// Returns points of figure 5: `every_host` and `central` are parts of the ideal.

@@ -33,8 +33,8 @@ const PROBES: usize = 3;
 const PROBES_MAX: usize = 16;
 const PROBE_AGE_MAX: f64 = 1.0;
 const HOT: f64 = 0.84;
-/// SURGE's set of files: their number, and the greatest length in bytes. One user for each request
-/// per second and second of the mean pause.
+/// SURGE's set of files: their number, and the greatest length in bytes. About the mean pause of a
+/// user, in seconds.
 const SURGE_FILES: usize = 2_000;
 const SURGE_LONGEST: usize = 1_000_000;
 const SURGE_PAUSE: f64 = 4.0;
@@ -209,7 +209,7 @@ impl Simulation {
         if !self.is_surge {
             return Arrivals::Poisson { rate };
         }
-        // some are open at the end
+        // the run ends when enough requests are answered, and others are still open then
         let requests = self.requests + self.requests / 5;
         let surge = Surge::new(SURGE_FILES, SURGE_LONGEST, self.seed);
         let trace = surge.arrivals((rate * SURGE_PAUSE) as usize, requests);

@@ -13,6 +13,10 @@ pub const STATIC: [(usize, usize); 5] =
 /// give its files; they are WebStone's with all lengths multiplied.
 pub const LOG_MEAN: f64 = 108_500.0;
 
+/// Number of thousands of requests until the order repeats. In a repeated thousand, each file would
+/// fall to the same of two, four or five servers that take turns.
+const THOUSANDS: usize = 32;
+
 /// List of files, and clients that don't think.
 #[derive(Debug)]
 pub struct WebStone {
@@ -25,9 +29,14 @@ impl WebStone {
     /// Returns the requests of a list in the order of a seed. Each thousand has the exact weights.
     pub fn new(list: &[(usize, usize)], seed: u64) -> WebStone {
         let mut random = Random::new(seed);
-        let mut deck: Vec<usize> =
+        let thousand: Vec<usize> =
             list.iter().flat_map(|(len, weight)| std::iter::repeat_n(*len, *weight)).collect();
-        shuffle(&mut deck, &mut random);
+        let shuffled = (0..THOUSANDS).flat_map(|_| {
+            let mut thousand = thousand.clone();
+            shuffle(&mut thousand, &mut random);
+            thousand
+        });
+        let deck = shuffled.collect();
         WebStone { deck: Shared::new(deck), program: None }
     }
 

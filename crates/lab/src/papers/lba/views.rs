@@ -1,4 +1,4 @@
-//! What an agent says of its server's pending responses, beside the truth (figures 2.2 and 2.3).
+//! An agent's report of pending responses, beside the truth (figures 2.2 and 2.3).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,10 +28,12 @@ const LOOKS: u32 = 5;
 const STEP: u32 = 2;
 /// Greatest time of all downloads, so that a broken one ends.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Formulas of the time left: the agent's own, and the paper's (eq. 2.5).
+/// System whose agent has the paper's formula of the time left (eq. 2.5); the others have
+/// Evener's own.
 const PAPER: &str = "8 downloads, paper's formula";
 
-/// The most downloads are looked at once more with the paper's formula.
+/// Returns the points: for each number of downloads, and for the greatest one also with the
+/// paper's formula.
 pub(super) fn plan(extent: Extent) -> Vec<Parameters> {
     let downloads = if extent == Extent::Quick { &DOWNLOADS[..1] } else { &DOWNLOADS };
     let mut systems: Vec<(String, u8)> =
@@ -41,7 +43,7 @@ pub(super) fn plan(extent: Extent) -> Vec<Parameters> {
     }
     let points = systems.iter().flat_map(|(system, count)| {
         let x = move |look| f64::from(look * STEP * u32::from(*count));
-        (1..=LOOKS).map(move |look| Parameters::new(SWEEP, system, 1, x(look)))
+        (1..=LOOKS).map(move |look| Parameters::new(SWEEP, system, 1, x(look)).lasting(0.0, x(look)))
     });
     points.collect()
 }
@@ -51,7 +53,7 @@ pub(super) fn clients(parameters: &Parameters) -> usize {
     count.unwrap_or_default()
 }
 
-/// What an agent reported at a time, and what was true.
+/// Reported and true values at one time.
 struct Look {
     second: f64,
     bytes_reported: f64,

@@ -83,17 +83,31 @@ fn section(experiment: &'static Experiment, points: &[Point]) -> Result<Section>
     Ok(Section { experiment, figures: figures.into_iter().flatten().collect() })
 }
 
-/// Returns the points that are drawn: of those of one place with different durations, the longest.
+/// Returns the points that are drawn. If points of one place have different durations, those of the
+/// longest that all systems of the place have.
 pub(super) fn longest<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
-    let is_longest = |point: &Point| {
-        let Parameters { x, seconds, .. } = point.parameters;
-        let of_system = points.iter().filter(|other| other.parameters.has_system_of(&point.parameters));
-        let mut of_place = of_system.filter(|other| other.parameters.x == x);
-        of_place.all(|other| other.parameters.seconds <= seconds)
+    let is_drawn = |point: &Point| {
+        let of_place =
+            || points.iter().map(|other| &other.parameters).filter(|other| other.x == point.parameters.x);
+        let is_common = |seconds: f64| {
+            let has = |one: &Parameters| {
+                of_place().any(|other| other.has_system_of(one) && other.seconds == seconds)
+            };
+            of_place().all(has)
+        };
+        let common = of_place().map(|other| other.seconds).filter(|seconds| is_common(*seconds));
+        match common.reduce(f64::max) {
+            Some(longest) => point.parameters.seconds == longest,
+            None => {
+                let of_system = of_place().filter(|other| other.has_system_of(&point.parameters));
+                of_system.map(|other| other.seconds).reduce(f64::max) == Some(point.parameters.seconds)
+            }
+        }
     };
-    points.iter().copied().filter(|point| is_longest(point)).collect()
+    points.iter().copied().filter(|point| is_drawn(point)).collect()
 }
 
+/// Draws a figure.
 fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
     let of_sweep: Vec<&Point> =
         points.iter().copied().filter(|point| point.parameters.sweep == figure.sweep).collect();
