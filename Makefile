@@ -53,7 +53,7 @@ model: setup ## Try all orders in which a packet and whoever resizes a session t
 
 # it shows and doesn't measure: the programs are those of the tests, which take half as long to build
 demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it to play with
-	@. scripts/tests-env && cargo build --workspace
+	@. scripts/tests-env && cargo build --workspace --exclude evener-fuzz
 	@$(SUDO) target/debug/evener-lab demo $(ARGS)
 
 bench: setup ## Measure; `make bench ARGS=--quick` is quicker

@@ -13,12 +13,13 @@ use super::points::{Parameters, Point};
 use super::run::{self, Measured};
 use super::{Claim, Experiment, Extent, Figure, System, line, lines_of};
 use crate::evener::{Agent, Evener};
-use crate::farm::Farm;
+use crate::farm::{Farm, WEB_PORT};
 use crate::harness::held_machine::HeldMachine;
 use crate::harness::plot::{Line, LinePoint};
 use crate::harness::process::Proc;
 use crate::harness::wait;
 use crate::network::family::Family;
+use crate::network::host::Host;
 use crate::servers::other_web_servers::apache_prefork;
 use crate::workloads;
 use crate::workloads::load::{Clients, ServerName};
@@ -298,16 +299,19 @@ fn agent(farm: &Farm, number: usize, parameters: &Parameters, machine: &HeldMach
     let host = farm.server(number);
     let before = if parameters.system == "kernel's queue" { &QUEUE_ONLY[..] } else { &[] };
     let delay = if parameters.system.starts_with("best") { "paper" } else { "corrected" };
-    // the agent follows requests to the port of a service
-    let service = format!("192.0.2.200:{}", crate::farm::WEB_PORT);
-    let text = format!(
-        "[agent]\nlisten = \"0.0.0.0:9183\"\nreport = \"500ms\"\ndelay = \"{delay}\"\n\
-         [[service]]\nname = \"web\"\naddress = \"{service}\"\n[[service.server]]\naddress = \"{}\"\n",
-        host.address()
-    );
+    let text = agent_file(delay, host);
     let mut agent = Agent::start_behind(host, &text, before)?;
     machine.hold(agent.process().pid())?;
     Ok(agent)
+}
+
+/// Returns an agent's file. The agent follows requests to the port of the service.
+fn agent_file(delay: &str, host: &Host) -> String {
+    format!(
+        "[agent]\nlisten = \"0.0.0.0:9183\"\nreport = \"500ms\"\ndelay = \"{delay}\"\n\
+         [[service]]\nname = \"web\"\naddress = \"192.0.2.200:{WEB_PORT}\"\n[[service.server]]\naddress = \"{}\"\n",
+        host.address()
+    )
 }
 
 /// Returns the DNS server's file.

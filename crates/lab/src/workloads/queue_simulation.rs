@@ -33,8 +33,8 @@ const PROBES: usize = 3;
 const PROBES_MAX: usize = 16;
 const PROBE_AGE_MAX: f64 = 1.0;
 const HOT: f64 = 0.84;
-/// SURGE's set of files: their number, and the greatest length in bytes. About the mean pause of a
-/// user, in seconds.
+/// SURGE's files: their number, and the greatest length in bytes; and the approximate mean pause of
+/// its users, in seconds.
 const SURGE_FILES: usize = 2_000;
 const SURGE_LONGEST: usize = 1_000_000;
 const SURGE_PAUSE: f64 = 4.0;

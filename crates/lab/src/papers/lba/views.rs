@@ -61,7 +61,7 @@ struct Look {
     seconds_reported: Option<f64>,
 }
 
-/// Ended downloads, which were looked at.
+/// Ended downloads, with the looks at them.
 struct Views {
     looks: Vec<Look>,
     end_second: f64,
@@ -77,15 +77,7 @@ pub(super) fn start(parameters: &Parameters) -> Result<Box<dyn System>> {
     let host = farm.server(0);
     let to = SocketAddr::from((host.address(), WEB_PORT));
     let delay = if parameters.system == PAPER { "paper" } else { "corrected" };
-    let _agent = Agent::start(
-        host,
-        &format!(
-            "[agent]\nlisten = \"0.0.0.0:9183\"\nreport = \"500ms\"\ndelay = \"{delay}\"\n\
-             [[service]]\nname = \"web\"\naddress = \"{}:{WEB_PORT}\"\n[[service.server]]\naddress = \"{}\"\n",
-            farm.vip(0),
-            host.address()
-        ),
-    )?;
+    let _agent = Agent::start(host, &super::agent_file(delay, host))?;
     host.limit_replies(LINK_MBIT)?;
     let count = clients(parameters);
     let (before, began) = (Usage::read()?, Instant::now());
@@ -131,7 +123,7 @@ impl System for Views {
     }
 }
 
-/// Lines of what was reported and what was true.
+/// Returns the lines of reported and of true values.
 fn beside(points: &[&Point], unit: &str) -> Vec<Line> {
     let lines = |kind: &str| {
         let lines = lines_of(points, &format!("{unit}_{kind}")).into_iter();

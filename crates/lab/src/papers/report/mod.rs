@@ -84,30 +84,28 @@ fn section(experiment: &'static Experiment, points: &[Point]) -> Result<Section>
 }
 
 /// Returns the points that are drawn. If points of one place have different durations, those of the
-/// longest that all systems of the place have.
+/// longest that all systems of the place have; without such a duration, each system's longest.
 pub(super) fn longest<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     let is_drawn = |point: &Point| {
-        let of_place =
-            || points.iter().map(|other| &other.parameters).filter(|other| other.x == point.parameters.x);
-        let is_common = |seconds: f64| {
-            let has = |one: &Parameters| {
-                of_place().any(|other| other.has_system_of(one) && other.seconds == seconds)
-            };
-            of_place().all(has)
-        };
-        let common = of_place().map(|other| other.seconds).filter(|seconds| is_common(*seconds));
-        match common.reduce(f64::max) {
-            Some(longest) => point.parameters.seconds == longest,
-            None => {
-                let of_system = of_place().filter(|other| other.has_system_of(&point.parameters));
-                of_system.map(|other| other.seconds).reduce(f64::max) == Some(point.parameters.seconds)
-            }
-        }
+        let own = &point.parameters;
+        let at_place: Vec<&Parameters> =
+            points.iter().map(|other| &other.parameters).filter(|other| other.x == own.x).collect();
+        let of_system = at_place.iter().copied().filter(|other| other.has_system_of(own));
+        let longest = common_seconds(&at_place).or_else(|| of_system.map(|one| one.seconds).reduce(f64::max));
+        longest == Some(own.seconds)
     };
     points.iter().copied().filter(|point| is_drawn(point)).collect()
 }
 
-/// Draws a figure.
+/// Returns the longest duration that all systems of a place have.
+fn common_seconds(at_place: &[&Parameters]) -> Option<f64> {
+    let has = |system: &Parameters, seconds: f64| {
+        at_place.iter().any(|other| other.has_system_of(system) && other.seconds == seconds)
+    };
+    let all = at_place.iter().map(|one| one.seconds);
+    all.filter(|seconds| at_place.iter().all(|system| has(system, *seconds))).reduce(f64::max)
+}
+
 fn draw(figure: &'static Figure, points: &[&Point]) -> Result<Option<Drawn>> {
     let of_sweep: Vec<&Point> =
         points.iter().copied().filter(|point| point.parameters.sweep == figure.sweep).collect();
